@@ -39,6 +39,7 @@ from everstep.agent.parts import Parts
 from everstep.agent.prewarming.prefetcher import Prefetcher
 from everstep.agent.prewarming.prewarm import Prewarm
 from everstep.agent.processes import libc, namespace, proc
+from everstep.agent.processes.endings import Endings
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.rank_monitor import RankMonitor
 from everstep.agent.processes.warden_link import WardenLink
@@ -214,6 +215,7 @@ def _parts(agent: Agent, pyz: Path, pid_in_folder: int, credentials: Path | None
     certificates = Credentials(credentials)
     return Parts(
         ranks=RankMonitor(agent),
+        endings=Endings(agent),
         warden=WardenLink(agent, pyz, pid_in_folder),
         samples=Samples(agent),
         npus=NpuWatch(agent),

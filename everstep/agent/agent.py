@@ -28,7 +28,7 @@ from everstep.agent.processes.hold import Hold
 from everstep.agent.processes.members import Members
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run, kept_rank_mismatch
-from everstep.agent.processes.termination import Ending, Population
+from everstep.agent.processes.termination import Population
 from everstep.agent.storage import earlier_runs, files, reading
 from everstep.protocol import bounds, wire
 
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 STATE_FILE = "state.json"
 EVIDENCE = "evidence"
-
-
-SAVES_RECORDED_S = 0.5
-"""Longest wait of an ending for the record of what its ranks saved: their storage may hang."""
 
 SAVED_WITHIN_S, ANSWERED_S = 15.0, 1.0
 """How long an agent that is to go waits for the order to save snapshots, and to report that it is done."""
@@ -94,9 +90,6 @@ class Agent:
 
         self._hold: Hold | None = None  # that the newest stop ordered
         self._past: wire.RunSeen | None = None  # the last run of an earlier agent in this folder
-        self._ending: Ending | None = None  # at most one, for all that is to end
-        # Called once it is over; each call of `_end_processes` adds some.
-        self._after_ending: list[Callable[[], None]] = []
         self._version = 0  # of the published state
         self._news = 0  # the newest version with more in it than the training's progress
         self._changed = threading.Condition()
@@ -232,7 +225,7 @@ class Agent:
             self._past = state["run"]
             self.generation, self.stopped_below = numbers
         below = self._past["generation"] + 1 if self._past is not None else 0
-        self._end_processes(below=below, then=self._report_lost_ranks)
+        self.parts.endings.end(below=below, then=self._report_lost_ranks)
         self.publish()
         self._every_second()
 
@@ -296,18 +289,18 @@ class Agent:
         if self._is_proven_empty(generation):
             start()
             return
-        self._end_processes(below=generation, then=start)
+        self.parts.endings.end(below=generation, then=start)
         self.publish()
 
     def _is_proven_empty(self, generation: int) -> bool:
         """Whether every older process is proven gone and no newer run was started since."""
         started = self.newest_run
         is_older = started is None or started < generation
-        is_still = self._ending is None and not self.parts.dumping.is_running
+        is_still = not self.parts.endings.is_running and not self.parts.dumping.is_running
         return is_still and is_older and self.stopped_below >= generation
 
     @property
-    def _ranks(self) -> Sequence[Rank]:
+    def ranks(self) -> Sequence[Rank]:
         """The ranks of the current run."""
         return self.run.ranks if self.run is not None else ()
 
@@ -382,7 +375,7 @@ class Agent:
         run.failed = why = bounds.plain(why)
         self.add_work("start", run.generation, run.ordered_at)
         self.add_fact("start.failed", f"cannot be started: {why}", at=clock.now())
-        self._end_processes(below=0, then=self.publish)
+        self.parts.endings.end(below=0, then=self.publish)
         self.save_state()
         self.publish()
 
@@ -397,7 +390,7 @@ class Agent:
         self._mark_ended_by_command(keep)
         finish = partial(self._finish_stop, generation, clock.now())
         holds = bool(keep) and command["hold_s"] > 0
-        self._end_processes(
+        self.parts.endings.end(
             below=0 if holds else generation,
             grace_s=command["grace_s"],
             evidence=command["evidence"],
@@ -419,11 +412,11 @@ class Agent:
             if rank.number not in hold.ranks:
                 rank.ends_by_command = True
                 self.note(f"rank {rank.number} did not hold: it is ended")
-        self._end_processes(below=hold.generation, keep=hold.ranks, then=finish)
+        self.parts.endings.end(below=hold.generation, keep=hold.ranks, then=finish)
 
     @property
     def _is_holding(self) -> bool:
-        return self._ending is not None or (self._hold is not None and not self._hold.is_over)
+        return self.parts.endings.is_running or (self._hold is not None and not self._hold.is_over)
 
     def record_position(self, generation: int, position: wire.RankPosition) -> None:
         """A rank reports that it holds."""
@@ -464,20 +457,20 @@ class Agent:
     def dump(self, command: wire.DumpCommand) -> wire.DumpAnswer:
         """Save snapshots, after every older process is proven gone and before any rank is started."""
         self.require_stopped(command["generation"])
-        if self._ending is not None or self.stopped_below < command["generation"]:
+        if self.parts.endings.is_running or self.stopped_below < command["generation"]:
             raise Stale("older processes may run")
         return self.parts.dumping.answer(command)
 
     def _mark_ended_by_command(self, keep: Collection[int]) -> None:
         """Mark the living ranks that a command ends: unlike other ends by the agent, theirs are no facts."""
-        for rank in self._ranks:
+        for rank in self.ranks:
             if rank.is_alive and rank.number not in keep:
                 rank.ends_by_command = True
 
     def quit(self, grace_s: float) -> None:
         """End every process, then the agent."""
         self._mark_ended_by_command(keep=())
-        self._end_processes(below=self.generation, grace_s=grace_s, then=self._exit)
+        self.parts.endings.end(below=self.generation, grace_s=grace_s, then=self._exit)
 
     def leave(self, grace_s: float) -> None:
         """End every process, then the agent: it is to go, and no worker ordered it.
@@ -489,7 +482,7 @@ class Agent:
         may_be_ordered = newest_run is not None and self.stopped_below <= newest_run
         then = self._leave_when_saved if may_be_ordered else self._exit
         self._mark_ended_by_command(keep=())
-        self._end_processes(below=self.generation, grace_s=grace_s, then=then)
+        self.parts.endings.end(below=self.generation, grace_s=grace_s, then=then)
 
     def _leave_when_saved(self) -> None:
         if not self.snapshots.can_be_saved:
@@ -510,105 +503,16 @@ class Agent:
 
     # -- ending -----------------------------------------------------------------------------------
 
-    def _end_processes(
-        self,
-        *,
-        below: int,
-        grace_s: float = 0.0,
-        evidence: bool = False,
-        keep: Collection[int] = (),
-        then: Callable[[], None] | None = None,
-    ) -> None:
-        """End every process except the ranks in `keep`. Returns at once; calls `then` when they have ended.
-
-        From then on every other process of a generation older than `below` is proven gone; 0: nothing is.
-
-        There is one ending at a time. A call during it adds ranks (`is_to_end`) and what is done afterwards
-        (`_after_ending`), and may shorten the grace. Its `evidence` is not taken over.
-        """
-        self.parts.prefetcher.end()
-        self._after_ending.append(partial(self._mark_all_stopped, below))
-        if then is not None:
-            self._after_ending.append(then)
-        for rank in self._ranks:
-            if rank.number not in keep:
-                rank.is_to_end = True
-        going_on = (rank.process for rank in self._ranks if rank.is_alive and not rank.is_to_end)
-        self.population.keeps = {process.identity for process in going_on if process is not None}
-        if self._ending is None:
-            self._begin_ending(grace_s, evidence=evidence)
-        else:
-            self._ending.hasten(grace_s)
-
-    def _begin_ending(self, grace_s: float, *, evidence: bool) -> None:
-        run = self.run
-        to_end = [rank for rank in self._ranks if rank.is_alive and rank.is_to_end]
-        if grace_s > 0:
-            self._request_saves([rank for rank in to_end if rank.process is not None], grace_s)
-        self._ending = Ending(
-            self.loop,
-            self.population,
-            ranks=[rank.process for rank in to_end if rank.process is not None],
-            collect=partial(self.parts.evidence.keep, run, grace_s) if evidence and run else None,
-            grace_s=grace_s,
-            signals=self._note_signal,
-            done=self._record_saves,
-        )
-        self._ending.begin()
-
-    def _note_signal(self, number: int) -> None:
-        """A signal is about to be sent to the ranks that are to end."""
-        if self.save_watch is not None:
-            self.save_watch.before_signal(number)
+    def mark_stopped(self, below: int) -> None:
+        """Record that every process of a generation older than `below` is proven gone."""
+        self.stopped_below = max(self.stopped_below, below)
 
     def note_exit(self, pid: int, status: int) -> None:
         """A process of the pod was waited for."""
         if self.save_watch is not None:
             self.save_watch.exited(pid, status)
 
-    def _request_saves(self, ranks: Collection[Rank], grace_s: float) -> None:
-        """Write the request to save for scripts that look at a file. SIGTERM follows for all of them."""
-        for rank in ranks:
-            with contextlib.suppress(OSError):  # on a full disk the signal alone has to do
-                rank.folder.instruct(
-                    {"generation": rank.incarnation, "do": "save", "grace_s": grace_s}
-                )
-
-    def _mark_all_stopped(self, below: int) -> None:
-        """Record that every process of a generation older than `below` is proven gone."""
-        self.stopped_below = max(self.stopped_below, below)
-
-    def _record_saves(self) -> None:
-        """Record which saves of the ended ranks are whole, for the agent that chooses the next checkpoint."""
-        if self.save_watch is None:
-            self._finish_ending()
-            return
-        finish = partial(self._finish_this_ending, self._ending)
-        self.loop.later(SAVES_RECORDED_S, finish)
-        goes_on = any(rank.is_alive and not rank.is_to_end for rank in self._ranks)
-        hand_over = partial(self.loop.hand_over, finish)
-        self.save_watch.ended(is_over=not goes_on, then=hand_over)
-
-    def _finish_this_ending(self, ending: Ending | None) -> None:
-        if self._ending is ending:
-            self._finish_ending()
-
-    def _finish_ending(self) -> None:
-        self._ending = None
-        for rank in self._ranks:
-            if not rank.is_alive or rank.is_to_end:
-                self.parts.ranks.forget(rank)
-        after, self._after_ending = self._after_ending, []
-        for do in after:
-            do()
-        self.save_state()
-        self.publish()
-
     def end_siblings(self, run: Run) -> None:
         """End the other ranks of a run in which one failed."""
-        if self._ending is None and run.is_alive:
-            self._end_processes(below=0)
-
-    def child_ended(self) -> None:
-        if self._ending is not None:
-            self._ending.child_ended()
+        if not self.parts.endings.is_running and run.is_alive:
+            self.parts.endings.end(below=0)

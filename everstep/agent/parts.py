@@ -5,7 +5,7 @@ Each part receives the agent in its constructor, so importing the parts here wou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol
 
 from everstep.agent.processes.rank import Rank
@@ -96,6 +96,26 @@ class DumpingPart(Protocol):
         """Call this once the newest command is done."""
 
 
+class EndingsPart(Protocol):
+    """Ends processes of the pod, one ending at a time."""
+
+    @property
+    def is_running(self) -> bool: ...
+    def end(
+        self,
+        *,
+        below: int,
+        grace_s: float = 0.0,
+        evidence: bool = False,
+        keep: Collection[int] = (),
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """End every process except the ranks in `keep`, then call `then`."""
+
+    def child_ended(self) -> None:
+        """A child of the agent was waited for."""
+
+
 class EvidencePart(Protocol):
     """Collects what explains a hang."""
 
@@ -107,6 +127,7 @@ class Parts(NamedTuple):
     """All parts of one agent."""
 
     ranks: RanksPart
+    endings: EndingsPart
     warden: WardenPart
     samples: SamplesPart
     npus: PolledPart

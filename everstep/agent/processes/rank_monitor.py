@@ -112,7 +112,7 @@ class RankMonitor:
             elif (ended := self._agent.forget_child(pid)) is not None:
                 ended(os.waitstatus_to_exitcode(status))
         if any_ended:
-            self._agent.child_ended()
+            self._agent.parts.endings.child_ended()
 
     def _record_exit(self, run: Run, rank: Rank, status: int) -> None:
         """Read the last messages and output of the rank, add the facts of its exit, then publish."""
