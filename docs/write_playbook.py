@@ -105,7 +105,7 @@ def _rows() -> Iterator[str]:
     yield "What the last words of a process say about a crash; the first row that matches its exception, else"
     yield "its last lines. `everstep why` shows it. It changes neither level nor budget:\n"
     causes = (
-        (f"`{row.cause}`", str(row.owner), "yes" if row.retry else "no", row.means)
+        (f"`{row.cause}`", str(row.owner), "yes" if row.retry else "no", row.advice)
         for row in END_CAUSES
     )
     yield from _table(("cause", "owner", "another try can help", "it means"), causes)

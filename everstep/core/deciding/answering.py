@@ -14,6 +14,7 @@ from everstep.core.bounds import MESSAGE_IN_REASON_MOST, cut
 from everstep.core.deciding import budgets, number_check, run_ends
 from everstep.core.deciding.decision import Decision, Fault, Refusal, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.deciding.end_causes import ELSEWHERE
 from everstep.core.deciding.exclusions import exclusion
 from everstep.core.deciding.naming import Diagnosis, ladder_row, lines, places_pods
 from everstep.core.deciding.remedies import isolations, leaves_node, remedy
@@ -248,6 +249,8 @@ def _series(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> tuple[
 
 def _why(inputs: DecisionInput, diagnosis: Diagnosis, level: Level, skipped: _Skipped) -> str:
     parts = [_head(diagnosis.fault), *diagnosis.remarks]
+    if diagnosis.elsewhere_helps and level in RESCHEDULING:
+        parts.append(ELSEWHERE)
     parts += [f"{r.level} refused, budget {r.budget} is used up" for r in skipped.refused]
     is_as_requested = diagnosis.is_requested and diagnosis.ladder[:1] == (level,)
     if not is_as_requested:  # the remarks have the request, which is the reason

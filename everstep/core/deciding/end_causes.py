@@ -49,6 +49,8 @@ class EndCause:
     """Patterns; one is enough. Upper and lower case are the same."""
     signals: tuple[int, ...] = ()
     codes: tuple[int, ...] = ()
+    elsewhere: bool = False
+    """Whether another node can help. A restart that cannot use one leaves it out of its reason."""
     is_remark: bool = True
     """Whether it says more than the exception itself."""
     of_exceptions: bool = False
@@ -64,11 +66,17 @@ class EndCause:
         helps = "another try can help" if self.retry else "another try does not help"
         return f"{self.means} (owner: {_OWNERS[self.owner]}; {helps})"
 
+    @property
+    def advice(self) -> str:
+        """What it means, with what helps beside another try."""
+        return f"{self.means}; {ELSEWHERE}" if self.elsewhere else self.means
+
     def has_ended(self, exit_code: object, signal: object) -> bool:
         """Whether a process of which nothing was printed ended so."""
         return signal in self.signals or exit_code in self.codes
 
 
+ELSEWHERE = "another node can help"
 _INFRA, _USER, _UNKNOWN = Owner.INFRA, Owner.USER, Owner.UNKNOWN
 _OWNERS = {_INFRA: "infrastructure", _USER: "user", _UNKNOWN: "unknown"}
 
@@ -123,7 +131,8 @@ END_CAUSES: tuple[EndCause, ...] = (
             r"Device acquire failed",
             r"devices?(\(s\))? (is/)?are busy|busy or unavailable|DEVICES?_?UNAVAILABLE",
         ),
-        means="a device of the node is broken or out of reach; another node can help",
+        means="a device of the node is broken or out of reach",
+        elsewhere=True,
     ),
     # -- Memory
     EndCause(
@@ -265,7 +274,8 @@ END_CAUSES: tuple[EndCause, ...] = (
             r"async event ?: [^\n]*(port|fatal|catastrophic)|Network is unreachable|No route to host",
             r"Name or service not known|name resolution|nodename nor servname|gethostby\w+",
         ),
-        means="the network between the nodes failed: the fabric, an adapter or a name; another node can help",
+        means="the network between the nodes failed: the fabric, an adapter or a name",
+        elsewhere=True,
     ),
     EndCause(
         cause=Cause.NETWORK,

@@ -83,6 +83,7 @@ class Diagnosis:
     waits_for_storage: bool = False  # its restart waits for storage that has a fault as well
     facts_for_later: tuple[str, ...] = ()  # IDs of facts that the next decision answers
     bad_size: int | None = None  # a number of nodes that does not work
+    elsewhere_helps: bool = False  # other nodes need not have what ended it
     begins_with_rollback: bool = False  # for a suspected checkpoint, before the ladder of the fault
 
     @property
@@ -335,7 +336,8 @@ def _explain_end(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     cause = next((each for each in causes if each is not None), None)
     if cause is None or not cause.is_remark:
         return diagnosis
-    return replace(diagnosis, remarks=(*diagnosis.remarks, cause.sentence))
+    remarks = (*diagnosis.remarks, cause.sentence)
+    return replace(diagnosis, remarks=remarks, elsewhere_helps=cause.elsewhere)
 
 
 def _use_requested_level(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:

@@ -61,7 +61,7 @@ def in_common(inputs: DecisionInput, end: RunEnd | None) -> str | None:
         what = f"{end.exception.partition(':')[0]} {end.where}"
         cause = cause_in(end.exception)
         why = (
-            cause.means
+            cause.advice
             if cause is not None and cause.is_remark
             else "probably the code or the data"
         )

@@ -81,6 +81,17 @@ def test_an_exception_that_says_its_cause_is_not_laid_on_the_code(
     assert "probably the code" not in reason
 
 
+def test_another_node_is_named_only_where_a_restart_may_use_one() -> None:
+    """A restart in the same containers comes first, and stays on the node."""
+    job = running()
+    lost = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    crashed(job, *(lost,) * 4, steps=(34,) * 4)
+    levels = [decision.level for decision in job.decisions]
+    assert levels == [Level.IN_PLACE, Level.POD, Level.JOB, Level.FAIL]
+    sentences = ["another node can help" in decision.reason for decision in job.decisions]
+    assert sentences == [False, True, True, True]
+
+
 OTHER_ENDS = (
     ("another exception", ("ValueError: a", "KeyError: a") * 2, (34,) * 4),
     ("another step", ("ValueError: a",) * 4, (34, 33, 34, 33)),
