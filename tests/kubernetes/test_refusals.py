@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import aiohttp
 import pytest
+from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException
 
 from everstep.backends.kubernetes import names
-from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable, _decode
+from everstep.backends.kubernetes.api import (
+    KubernetesApi,
+    Refused,
+    Unreachable,
+    _connection_problem,
+    _decode,
+)
 from everstep.backends.kubernetes.avoided_nodes import HOSTNAME, NodesToAvoid
 from everstep.backends.kubernetes.placing.placer import PodPlacer
 from everstep.core.errors import BackendUnavailable, InvalidSpec
@@ -139,6 +150,53 @@ async def test_a_pod_that_nothing_is_said_of_is_tried_again(status: int, message
 def test_an_answer_that_is_no_object_is_one_of_a_proxy(text: bytes) -> None:
     with pytest.raises(Unreachable, match="the answer is no JSON object"):
         _decode(text, "/version")
+
+
+async def _ends(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def _cuts_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("serve", "why"),
+    [
+        (_ends, "it ended the connection|Connection reset by peer"),
+        (_cuts_off, "its answer was cut off"),
+        (None, "Connection refused"),
+    ],
+    ids=["ends", "cuts off", "is gone"],
+)
+async def test_a_silent_api_server_is_reported_by_a_sentence_without_a_path(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]] | None, why: str
+) -> None:
+    server = await asyncio.start_server(serve or _ends, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    if serve is None:
+        server.close()
+    async with KubernetesApi(Configuration(host=address)) as api:
+        with pytest.raises(Unreachable) as unreachable:
+            await api.get("/api/v1/namespaces/demo/pods")
+    server.close()
+    sentence = f"the API server at {re.escape(address)} does not answer: ({why})"
+    assert re.fullmatch(sentence, str(unreachable.value))
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (aiohttp.ClientConnectorDNSError(cast("Any", None), OSError(-2, "no name")), "its name"),
+        (aiohttp.ClientConnectorSSLError(cast("Any", None), OSError(1, "SSL")), "its certificate"),
+        (TimeoutError(), "no answer came in time"),
+        (aiohttp.ClientError("what the library has to say"), "what the library has to say"),
+    ],
+)
+def test_each_way_to_get_no_answer_has_its_words(error: Exception, why: str) -> None:
+    assert _connection_problem(error).startswith(why)
 
 
 async def test_an_error_without_words_names_the_file_all_the_same(

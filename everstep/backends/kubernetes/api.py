@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -24,6 +25,8 @@ from kubernetes.aio.config import (
     load_kube_config,
 )
 from yaml import YAMLError
+
+LOG = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 """An object of the API, as the server wrote it."""
@@ -233,7 +236,28 @@ class KubernetesApi:
                     raise _refused(response, await response.text(errors="replace"))
                 yield response
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"{path}: {str(error) or type(error).__name__}") from error
+            LOG.debug("%s %s: %r", method, path, error)
+            what = f"the API server at {self.address} does not answer: {_connection_problem(error)}"
+            raise Unreachable(what) from error
+
+
+_CONNECTION_PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
+    (TimeoutError, "no answer came in time"),
+    (aiohttp.ClientConnectorDNSError, "its name cannot be resolved"),
+    # Before the numbers of the system: an error of TLS has one of its own.
+    (aiohttp.ClientSSLError, "its certificate is not accepted, or TLS fails otherwise"),
+    (aiohttp.ServerDisconnectedError, "it ended the connection"),
+    (aiohttp.ClientPayloadError, "its answer was cut off"),
+)
+
+
+def _connection_problem(error: Exception) -> str:
+    """Why there was no answer, for a user, who need not read the words of the client's library."""
+    for kind, words in _CONNECTION_PROBLEMS:
+        if isinstance(error, kind):
+            return words
+    number = error.errno if isinstance(error, OSError) else None
+    return os.strerror(number) if number else str(error) or type(error).__name__
 
 
 def _decode(text: bytes, path: str) -> Json:
@@ -242,7 +266,9 @@ def _decode(text: bytes, path: str) -> Json:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):  # a proxy on the way answered
-        raise Unreachable(f"{path}: the answer is no JSON object: {text[:80]!r}")
+        LOG.debug("%s: the answer is no JSON object: %r", path, text[:400])
+        what = f"the answer is no JSON object, so it is not the API server's: {text[:80]!r}"
+        raise Unreachable(what)
     return answer
 
 
