@@ -205,6 +205,11 @@ class StandIn:
             raise ApplicationError("spec.nodes: must be a whole number", type="InvalidSpec")
         if self.end == "broken":
             raise RuntimeError("a worker\nwith a bug")  # fails the task, not the workflow
+        if self.end == "unreplayable":
+            await workflow.sleep(timedelta(milliseconds=1))
+            if workflow.unsafe.is_replaying():
+                workflow.upsert_memo({"another": "order of commands"})
+            await workflow.sleep(timedelta(milliseconds=1))
         if not self.end:
             await self._train()
         if document["metadata"]["labels"].get("closes") == "late":
@@ -405,8 +410,8 @@ ONE_OF_MANY, NOTE = "n1249", "1249 nodes and devices are isolated"
 
 
 @asynccontextmanager
-async def working(client: Client) -> AsyncIterator[None]:
-    """A worker with the stand-ins, in this process."""
+async def working(client: Client, *, is_forgetful: bool = False) -> AsyncIterator[None]:
+    """A worker with the stand-ins, in this process; a forgetful one replays at each task."""
     async with Worker(
         client,
         task_queue="everstep",
@@ -414,5 +419,6 @@ async def working(client: Client) -> AsyncIterator[None]:
         activities=[monitor],
         workflow_runner=UnsandboxedWorkflowRunner(),
         max_heartbeat_throttle_interval=timedelta(milliseconds=200),
+        max_cached_workflows=0 if is_forgetful else 1000,
     ):
         yield

@@ -14,8 +14,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent, WorkflowTaskFailedEventAttributes
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryReverseRequest,
@@ -61,6 +61,13 @@ REQUEUE = (
 FAILING = (
     "its worker fails at it again and again (attempt {attempt}{why}); look into the worker's log and "
     "`temporal workflow show -w {id}`"
+)
+
+NONDETERMINISM = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR
+UNREPLAYABLE = (
+    "; no worker of this version can go on with this run: start one of the version that began it, or give "
+    "{id} a new run, which takes over what runs: `temporal workflow reset -w {id} -t FirstWorkflowTask "
+    "--reason unreplayable`"
 )
 
 ATTEMPTS_OF_THE_KILLED = 2
@@ -167,19 +174,25 @@ async def _failing_worker(
     attempt = description.pending_workflow_task.attempt
     if attempt < 2:
         return None
-    reason = await _newest_failure(client, description.workflow_execution_info.execution)
-    if reason is None and attempt <= ATTEMPTS_OF_THE_KILLED:
-        return None
-    return FAILING.format(attempt=attempt, why=f": {reason}" if reason else "", id=workflow_id)
+    failed = await _newest_failure(client, description.workflow_execution_info.execution)
+    if failed is None:
+        if attempt <= ATTEMPTS_OF_THE_KILLED:
+            return None
+        return FAILING.format(attempt=attempt, why="", id=workflow_id)
+    reason = " ".join((await failures.message(client, failed.failure)).split())[:MESSAGE_LENGTH]
+    is_unreplayable = failed.cause == NONDETERMINISM
+    sentence = FAILING + (UNREPLAYABLE if is_unreplayable else "")
+    return sentence.format(attempt=attempt, why=f": {reason}" if reason else "", id=workflow_id)
 
 
-async def _newest_failure(client: Client, run: WorkflowExecution) -> str | None:
+async def _newest_failure(
+    client: Client, run: WorkflowExecution
+) -> WorkflowTaskFailedEventAttributes | None:
     """The reported failure of the newest task of a workflow, if that failed."""
     newest = await _newest(client, run, TASK_ENDS)
     if newest is None or newest.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
         return None
-    failure = newest.workflow_task_failed_event_attributes.failure
-    return " ".join((await failures.message(client, failure)).split())[:MESSAGE_LENGTH]
+    return newest.workflow_task_failed_event_attributes
 
 
 async def newest_answer(client: Client, run: WorkflowExecution) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -134,25 +135,38 @@ async def test_without_a_worker_a_running_job_cannot_answer(
     assert "no worker answered within 0.5 s" in end.sentence
 
 
+async def is_given_out_again(client: Client) -> bool:
+    description = await client.get_workflow_handle("demo").describe()
+    return description.raw_description.pending_workflow_task.attempt > 1
+
+
 @pytest.mark.parametrize("command", ["status", "pause"])
 async def test_a_worker_that_fails_at_a_job_is_not_taken_for_none(
     served: AsyncCli, client: Client, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
-
-    async def is_failing() -> bool:
-        description = await client.get_workflow_handle("demo").describe()
-        return description.raw_description.pending_workflow_task.attempt > 1
-
     async with working(client):
         await submitted(served, document(end="broken"))
-        await until(is_failing)
+        await until(partial(is_given_out_again, client))
         end = await served(command, "demo")
     assert end.code == 4
     assert "no worker" not in end.sentence
     assert "its worker fails at it again and again" in end.sentence
     assert "a worker with a bug" in end.sentence
     assert "`temporal workflow show -w demo`" in end.sentence
+
+
+async def test_a_run_that_no_replay_carries_on_says_how_it_gets_a_new_one(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
+    async with working(client, is_forgetful=True):
+        await submitted(served, document(end="unreplayable"))
+        await until(partial(is_given_out_again, client))
+        end = await served("status", "demo")
+    assert end.code == 4
+    assert "no worker of this version can go on with this run" in end.sentence
+    assert "`temporal workflow reset -w demo -t FirstWorkflowTask" in end.sentence
 
 
 async def test_a_worker_that_was_killed_at_a_job_does_not_fail_at_it(
@@ -165,12 +179,7 @@ async def test_a_worker_that_was_killed_at_a_job_does_not_fail_at_it(
             namespace=client.namespace, task_queue=TaskQueue(name="everstep"), identity="killed"
         )
     )
-
-    async def is_given_out_again() -> bool:
-        description = await client.get_workflow_handle("demo").describe()
-        return description.raw_description.pending_workflow_task.attempt > 1
-
-    await until(is_given_out_again)
+    await until(partial(is_given_out_again, client))
     end = await served("restarts", "demo")
     assert (end.code, "no worker answered" in end.sentence) == (4, True)
 
