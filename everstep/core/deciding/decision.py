@@ -99,6 +99,7 @@ class RunEnd(NamedTuple):
     step: int | None
     exception: str  # without what varies from time to time
     times: int = 1  # so often in a row
+    exit: str = ""  # `exit code 1`; empty: unknown, as in a state of an earlier version
 
     @property
     def where(self) -> str:

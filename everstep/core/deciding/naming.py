@@ -16,6 +16,7 @@ from everstep.core.deciding.decision import DeviceRef, Fault
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.end_causes import cause_of
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
+from everstep.core.deciding.run_ends import run_end
 from everstep.core.facts import (
     LASTED_S,
     PODS_FAILED,
@@ -51,6 +52,8 @@ CANNOT_BEGIN = re.compile(
     r"|: cannot open .*: No such file"  # sh train.sh
 )
 """Last line of an interpreter that could not read its script."""
+IMPORT = re.compile(r"(\w+\.)*(ModuleNotFound|Import)Error\b")
+"""The exception of a script that lacks a module, or a part of one."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell's exit code says of the command it was given."""
 LINES_SHOWN = 5
@@ -157,6 +160,7 @@ def _diagnose(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
     for apply_circumstance in (
         _fail_at_limit,
         _fail_if_it_cannot_begin,
+        _try_imports_once_more,
         _use_requested_level,
         _blame_related_device,
         _escalate_repeated_code,
@@ -305,6 +309,27 @@ def _fail_if_it_cannot_begin(inputs: DecisionInput, diagnosis: Diagnosis) -> Dia
     if inputs.has_run or not is_in_vain:
         return diagnosis
     remark = "what never ran is not tried again"
+    return replace(
+        diagnosis, ladder=(Level.FAIL,), ladder_is_final=True, remarks=(*diagnosis.remarks, remark)
+    )
+
+
+def _try_imports_once_more(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    """Try a failed import once more in new pods if the job never trained, and fail if it fails again.
+
+    One end may come from a mount that is late, or missing on one node. The same end in new pods comes from an
+    image or an environment that lacks the module.
+    """
+    end = run_end(inputs, diagnosis.facts)
+    is_answered = inputs.incident is not None or diagnosis.ladder_is_final
+    is_crash = diagnosis.fault.cls is FaultClass.CRASH and inputs.policy.escalates
+    is_first = inputs.step is None and inputs.saved is None
+    if is_answered or end is None or not (is_crash and is_first and IMPORT.match(end.exception)):
+        return diagnosis
+    if end.times == 1:
+        remark, ladder = "an import is tried once more, in new pods", (Level.JOB,)
+        return replace(diagnosis, ladder=ladder, remarks=(*diagnosis.remarks, remark))
+    remark = "the same import failed again in new pods: no restart brings it"
     return replace(
         diagnosis, ladder=(Level.FAIL,), ladder_is_final=True, remarks=(*diagnosis.remarks, remark)
     )

@@ -1,6 +1,7 @@
 """How runs of all processes ended: before any step, or one like the other.
 
-They are shown in records and in the reason that ends a phase. The only rule that reads them is `suspicion`.
+They are shown in records and in the reason that ends a phase. The rules that read them are `suspicion` and
+the one about imports.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from everstep.core.deciding.end_causes import cause_in
 from everstep.core.facts import Fact
 from everstep.core.levels import Level
 from everstep.core.state import JobState, with_ledger
+from everstep.protocol.exits import Exit
 
 ENDED = frozenset({"process", "agent", "pod", "node"})
 """Families of facts after which processes are not there any more."""
@@ -39,6 +41,7 @@ def run_end(inputs: DecisionInput, facts: Iterable[Fact]) -> RunEnd | None:
         when=None if inputs.stepped_in == inputs.generation else before,
         step=_step(inputs, first),
         exception=VARIES.sub("#", str(first.details.get("exception") or ""))[:EXCEPTION_KEPT],
+        exit=str(Exit.in_details(first.details)),
     )
     last = inputs.last_end
     times = last.times + 1 if last is not None and last._replace(times=1) == end else 1

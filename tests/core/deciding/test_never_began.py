@@ -71,3 +71,56 @@ def test_another_end_before_a_step_is_tried_again() -> None:
 def test_a_rule_of_the_document_has_the_last_word() -> None:
     rule = Rule(match=Match(exit_code=(2,)), action="levels", levels=(Level.JOB,))
     assert running(Policy(rules=(rule,))).see(ended(2, NO_FILE)).level is Level.JOB
+
+
+# -- A module that cannot be imported --------------------------------------------------------------
+
+NO_MODULE = "ModuleNotFoundError: No module named 'einops'"
+
+
+def lacks(job: ScriptedJob, exception: str = NO_MODULE, *, slot: int = 0) -> Level:
+    end: dict[str, Any] = {"exit_code": 1, "exception": exception, "slot": slot, "rank": slot}
+    generation = job.state.generation
+    return job.see(fact("process.exit", generation=generation, message="", **end)).level
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [NO_MODULE, "ImportError: cannot import name 'Muon' from 'torch.optim' (/opt/torch/optim.py)"],
+)
+def test_an_import_is_tried_once_more_in_new_pods(exception: str) -> None:
+    job = running()
+    assert lacks(job, exception) is Level.JOB
+    assert "an import is tried once more, in new pods" in job.decisions[-1].reason
+    job.succeeds()
+    assert lacks(job, exception, slot=1) is Level.FAIL
+    assert "the same import failed again in new pods" in job.state.ending_reason
+
+
+def test_an_import_that_fails_of_another_module_is_tried_once_more_too() -> None:
+    job = running()
+    lacks(job)
+    job.succeeds()
+    assert lacks(job, "ModuleNotFoundError: No module named 'triton'") is Level.JOB
+
+
+def test_a_mount_that_comes_late_lets_the_job_begin() -> None:
+    job = running()
+    lacks(job)
+    job.succeeds()
+    job.report("refresh", step=5)
+    assert lacks(job) is not Level.FAIL, "it trained, so its module was there"
+
+
+def test_an_import_of_a_job_that_trained_is_a_crash_as_any_other() -> None:
+    job = running()
+    job.saves(30)
+    assert lacks(job) is Level.IN_PLACE
+
+
+def test_a_ladder_or_a_rule_of_the_document_answers_an_import() -> None:
+    rule = Rule(match=Match(exit_code=(1,)), action="levels", levels=(Level.POD,))
+    job = running(Policy(rules=(rule,)))
+    for _ in range(2):
+        assert lacks(job) is Level.POD
+        job.succeeds()
