@@ -53,6 +53,8 @@ class EndCause:
     """Whether another node can help. A restart that cannot use one leaves it out of its reason."""
     is_remark: bool = True
     """Whether it says more than the exception itself."""
+    of_checkpoint: bool = False
+    """Whether the file in question may be a checkpoint that is there."""
     of_exceptions: bool = False
     """Whether only the exception is searched: the words are common ones, which other lines have as well."""
 
@@ -432,6 +434,7 @@ END_CAUSES: tuple[EndCause, ...] = (
         ),
         means="a file is cut off or damaged, of the data or of a checkpoint: replace it, or go back to an"
         " older checkpoint",
+        of_checkpoint=True,
     ),
     EndCause(
         cause=Cause.SCRIPT,
@@ -518,6 +521,7 @@ END_CAUSES: tuple[EndCause, ...] = (
             r"\bno\b[^\n]{0,30} files? (were |was )?found",
         ),
         means="a file cannot be read: it is damaged, of another format, or not there",
+        of_checkpoint=True,
     ),
     # -- The script
     EndCause(

@@ -1,6 +1,7 @@
 """Suspect the checkpoint from which two runs started that ended alike: resume once from an older one.
 
-If none is older, or the job went back as often as it may, the checkpoint stays.
+Where they left no exception, only the last restart that is left is spent on that: a file that is missing at
+each start looks the same. If none is older, or the job went back as often as it may, the checkpoint stays.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 from everstep.core.deciding.decision import RunEnd
 from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.deciding.end_causes import cause_of
 from everstep.core.deciding.exclusions import exclusion
 from everstep.core.deciding.naming import Diagnosis
 from everstep.core.deciding.run_ends import run_end
@@ -50,7 +52,8 @@ def with_suspicion(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
         return diagnosis
     row = next(row for row in ROWS if row.holds(inputs, diagnosis))
     why = row.why.format(excluded=exclusion(inputs, diagnosis, Level.ROLLBACK))
-    what = f"{end.exception.partition(':')[0]} {end.where} twice in a row"
+    times = "twice" if end.times == ALIKE_TIMES else f"{end.times} times"
+    what = f"{end.exception.partition(':')[0] or end.exit} {end.where} {times} in a row"
     remark = f"{what}: checkpoint {inputs.resume.name} is suspected; {why}"
     ladder = (Level.ROLLBACK, *diagnosis.ladder) if row.goes_back else diagnosis.ladder
     return replace(
@@ -62,11 +65,31 @@ def with_suspicion(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _is_suspicious(inputs: DecisionInput, diagnosis: Diagnosis, end: RunEnd) -> bool:
-    is_alike = bool(end.exception) and end.times == ALIKE_TIMES
+    is_alike = end.times == ALIKE_TIMES if end.exception else _is_worth_the_last(inputs, end)
     is_open = inputs.incident is None and not diagnosis.ladder_is_final
     return (
         is_alike
         and is_open
         and inputs.policy.suspects_checkpoints
         and diagnosis.fault.cls in OF_A_RUN
+        and (bool(end.exception) or _may_be_the_checkpoint(diagnosis))
     )
+
+
+def _is_worth_the_last(inputs: DecisionInput, end: RunEnd) -> bool:
+    """Whether the last restart without progress had better begin with an older checkpoint.
+
+    Runs ended with the same exit code before a step, in a job that trained before: so its code and its files
+    were once in order.
+    """
+    has_exit_code = end.exit.startswith("exit code")  # a signal is no answer of the script
+    is_early = end.when is not None and inputs.stepped_in > 0
+    limit = inputs.policy.no_progress_restarts
+    is_last = limit is not None and inputs.no_progress == limit - 1
+    return is_last and is_early and has_exit_code and end.times >= ALIKE_TIMES
+
+
+def _may_be_the_checkpoint(diagnosis: Diagnosis) -> bool:
+    """Whether no last words name another cause: storage, the network, a file that is not there."""
+    causes = (cause_of(fact) for fact in diagnosis.facts)
+    return all(cause is None or cause.of_checkpoint for cause in causes)

@@ -305,6 +305,85 @@ def test_ends_that_are_not_alike_make_nothing_suspect(first: dict[str, Any]) -> 
     assert crashes(job).level is not _L.ROLLBACK
 
 
+# -- The same exit code before a step, without an exception --------------------------------------
+
+
+def exits(job: ScriptedJob, *, log: str = "", **end: Any) -> Decision:
+    """A rank ends before a step, without a traceback."""
+    details: dict[str, Any] = {"exit_code": 1, "log": log, **end}
+    return job.see(fact("process.exit", slot=1, rank=1, generation=job.state.generation, **details))
+
+
+def ended_early(
+    policy: Policy = PATIENT, *, steps: tuple[int, ...] = (10, 20, 30), **end: Any
+) -> ScriptedJob:
+    """A job that trained and was restarted, and then ends before a step until it has failed."""
+    job = saved(running(policy), *steps)
+    crashes(job)
+    job.succeeds(resume=at(steps[-1]))
+    for _ in range(5):
+        if not exits(job, **end).is_executed:
+            break
+        job.succeeds(resume=at(20 if levels(job)[-1] is _L.ROLLBACK else steps[-1]))
+    return job
+
+
+@pytest.mark.parametrize("log", ["", "cannot load the checkpoint file", "weights corrupt"])
+def test_the_last_restart_is_spent_on_an_older_checkpoint(log: str) -> None:
+    job = ended_early(Policy(), log=log)
+    assert levels(job) == [_L.IN_PLACE, _L.POD, _L.ROLLBACK, _L.FAIL]
+    back = job.decisions[-2]
+    assert back.remedy.older_than_step == 30
+    reason = "exit code 1 before a step twice in a row: checkpoint step 30 is suspected; it is set"
+    assert reason in back.reason
+    assert "no progress after 3 restarts" in job.state.ending_reason
+
+
+def test_an_older_checkpoint_that_is_whole_lets_the_job_go_on() -> None:
+    job = saved(running(Policy()), 10, 20, 30)
+    crashes(job)
+    for _ in range(2):
+        job.succeeds(resume=at(30))
+        exits(job)
+    job.succeeds(resume=at(20))
+    job.report(step=31)
+    job.saves(40)
+    assert (job.state.ledger.no_progress, job.decisions[-1].level) == (0, _L.ROLLBACK)
+
+
+NOT_OF_THE_CHECKPOINT: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("a signal", {"exit_code": None, "signal": 11}),
+    ("a file that is not there", {"log": "/data/train.bin: No such file or directory"}),
+    ("storage", {"log": "write error: No space left on device"}),
+    ("the network", {"log": "Connection refused"}),
+    ("a command that is not found", {"exit_code": 127}),
+)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [row[1] for row in NOT_OF_THE_CHECKPOINT],
+    ids=[row[0] for row in NOT_OF_THE_CHECKPOINT],
+)
+def test_an_end_with_another_cause_leaves_the_checkpoint(end: dict[str, Any]) -> None:
+    assert levels(ended_early(Policy(), **end)) == [_L.IN_PLACE, _L.POD, _L.JOB, _L.FAIL]
+
+
+def test_a_job_that_never_trained_leaves_the_checkpoint_of_an_earlier_one() -> None:
+    """A mistake of its document or a missing mount is the likelier cause."""
+    job = running(Policy())
+    job.saves(30)
+    for _ in range(4):
+        exits(job)
+        if job.decisions[-1].is_executed:
+            job.succeeds(resume=at(30))
+    assert _L.ROLLBACK not in levels(job)
+
+
+def test_without_a_limit_there_is_no_last_restart() -> None:
+    assert _L.ROLLBACK not in levels(ended_early(PATIENT))
+
+
 # -- Broken hardware in the same incident -------------------------------------------------------
 
 BY_RULE = replace(
