@@ -25,6 +25,8 @@ DEFAULTS: Mapping[str, Any] = {
     "pace_s": wire.PACE_S,
     "grace_s": 0.0,
     "hold_s": 0.0,
+    "pods": 0,
+    "leads": False,
 }
 """What counts where a field is left out. Of lists, dictionaries and what may be None, that is nothing."""
 
@@ -70,6 +72,17 @@ def copy_part(text: bytes) -> wire.CopyPart:
     _need(0 <= part["offset"] <= sizes[1], "offset: it is within the content")
     _need(0 <= part["step"] <= bounds.STEP_MOST, "step: it is not negative")
     return part
+
+
+def pin_report(text: bytes) -> wire.PinReport:
+    """Raises BadCommand, or ValueError for what is no JSON."""
+    body = json.loads(text)
+    _need(isinstance(body, dict), "a report is an object")
+    report: wire.PinReport = read(body, wire.PinReport)
+    steps = (report["step"], report["next_from"], report["has"], report["newest"])
+    numbers = [report["number"], report["done"], *(step for step in steps if step is not None)]
+    _need(all(0 <= one <= bounds.STEP_MOST for one in numbers), "numbers are not negative")
+    return report
 
 
 def inherited(

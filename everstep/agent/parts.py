@@ -79,6 +79,13 @@ class PrefetcherPart(PolledPart, Protocol):
     def end(self) -> None: ...
 
 
+class CopierPart(PolledPart, Protocol):
+    """Sends copies of snapshots to a neighbour, and keeps those of a step that all pods have."""
+
+    def take_report(self, report: wire.PinReport) -> wire.PinsSeen:
+        """Take the report of another agent on what is pinned; return the newest pins."""
+
+
 class FetchingPart(Protocol):
     """Fetches copies of snapshots from other agents."""
 
@@ -134,6 +141,6 @@ class Parts(NamedTuple):
     prewarm: PrewarmPart
     prefetcher: PrefetcherPart
     evidence: EvidencePart
-    copier: PolledPart
+    copier: CopierPart
     fetching: FetchingPart
     dumping: DumpingPart

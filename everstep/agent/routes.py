@@ -65,6 +65,7 @@ def routes(agent: Agent, complete: Complete, polled: Callable[[], None]) -> Rout
         wire.SAVE: {"POST": handlers.save},
         wire.COPY: {"GET": handlers.copy_header, "POST": OfBytes(handlers.copy)},
         wire.COPY_PART: {"GET": handlers.copy_part},
+        wire.COPY_PINS: {"POST": OfBytes(handlers.pins)},
         wire.DUMP: {"POST": handlers.dump},
         wire.PREWARM: {"GET": handlers.prewarmed, "POST": handlers.prewarm},
         wire.STACKS: {"POST": handlers.stacks},
@@ -304,9 +305,7 @@ class Handlers:
         """Take a part of a copy, unless it is meant for another pod or comes from a run that was left."""
         end = body.index(b"\n")
         part = commands.copy_part(body[:end])
-        newest = self.agent.newest_run
-        if part["to"] != self.agent.uid or (newest is not None and part["run"] < newest):
-            raise Stale("the copy is meant for another pod, or of a run that was left")
+        self._refuse_if_left(part["to"], part["run"])
         with memoryview(body) as whole, whole[end + 1 :] as content:
             try:
                 made_whole = self.agent.copies.take(part, content)
@@ -315,6 +314,17 @@ class Handlers:
         if made_whole:
             self.agent.loop.hand_over(self._publish_copies)
         return {}
+
+    def pins(self, body: bytes) -> Any:
+        """Take the report of another agent on what its ranks have pinned."""
+        report = commands.pin_report(body)
+        self._refuse_if_left(report["to"], report["run"])
+        return self.agent.loop.call(lambda: self.agent.parts.copier.take_report(report))
+
+    def _refuse_if_left(self, to: str, run: int) -> None:
+        newest = self.agent.newest_run
+        if to != self.agent.uid or (newest is not None and run < newest):
+            raise Stale("it is meant for another pod, or of a run that was left")
 
     def _publish_copies(self) -> None:
         run = self.agent.run

@@ -14,6 +14,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from typing import Union
 
     Memory = Union[bytearray, memoryview, "mmap.mmap"]
@@ -38,6 +39,8 @@ MESSAGE_MOST = 16_384
 """Bytes of the largest message between a rank and its agent."""
 BUFFERS = 2
 """A rank keeps its newest two snapshots: while one is written the other one stays whole."""
+BUFFERS_MOST = 4
+"""The same, and two that are pinned: the newest step that all pods have copies of, and the next one to be."""
 
 PAGE = 4096
 
@@ -138,3 +141,91 @@ def read_snapshot(memory: Memory) -> SnapshotHeader | None:
     snapshot = SnapshotHeader._make((*fields, checksum if state == SUMMED else None))
     is_inside = 0 <= snapshot.index_bytes <= snapshot.content_bytes
     return snapshot if is_inside and snapshot.step >= 0 else None
+
+
+def overwritable(steps: Sequence[int], pinned: Collection[int]) -> list[int]:
+    """The indexes of memories that the next snapshot may overwrite, that with the oldest first.
+
+    `steps`: of the snapshot in each; -1: none that is whole. The newest one stays whole meanwhile.
+    """
+    newest = max(steps, default=-1)
+    free = [
+        (step, index)
+        for index, step in enumerate(steps)
+        if step < 0 or (step != newest and step not in pinned)
+    ]
+    return [index for _, index in sorted(free)]
+
+
+# -- Pins -----------------------------------------------------------------------------------------
+#
+# A rank may lose any pod of its job. What it has itself then has to be of a step that others have too, and
+# of which the lost pod's neighbour holds a copy. Copies may lag, so all ranks keep one such step until they
+# agree on a newer one. Its agent writes the pins behind the position, and the rank what it makes of them.
+
+
+class Pins(NamedTuple):
+    """Which snapshots the ranks of a run do not overwrite."""
+
+    number: int = 0  # of this agreement: a later one has a higher number
+    step: int | None = None  # all pods have it, and a copy of it at their neighbours
+    next_from: int | None = None  # the first snapshot of this step or a later one is the next
+
+
+class Pinned(NamedTuple):
+    """What a rank makes of the pins with this number."""
+
+    run: int  # generation
+    number: int
+    step: (
+        int | None
+    )  # the next one: the rank has it, or is about to write it; None: it is still to come
+
+
+_PINS_AT, _PINNED_AT = 1024, 2048
+_PINS = struct.Struct("<QQqqQ")
+_NO_STEP = -1
+_WORD = 2**64 - 1
+
+
+def _with_check(run: int, number: int, first: int, second: int) -> bytes:
+    check = ~(run ^ number ^ first ^ second) & _WORD
+    return _PINS.pack(run, number, first, second, check)
+
+
+def _checked(memory: Memory, at: int) -> tuple[int, int, int, int] | None:
+    """The words; None where there are none, or while they are written."""
+    run, number, first, second, check = _PINS.unpack_from(memory, at)
+    is_whole = check == ~(run ^ number ^ first ^ second) & _WORD
+    return (run, number, first, second) if is_whole else None
+
+
+def pins_bytes(run: int, pins: Pins) -> tuple[int, bytes]:
+    """Where in the memory of the position the pins of a run belong, and their bytes."""
+    step = _NO_STEP if pins.step is None else pins.step
+    next_from = _NO_STEP if pins.next_from is None else pins.next_from
+    return _PINS_AT, _with_check(run, pins.number, step, next_from)
+
+
+def read_pins(memory: Memory) -> tuple[int, Pins] | None:
+    """The generation of the run and its pins; None: there are none, or they are being written."""
+    if (words := _checked(memory, _PINS_AT)) is None:
+        return None
+    run, number, step, next_from = words
+    return run, Pins(
+        number, None if step == _NO_STEP else step, None if next_from == _NO_STEP else next_from
+    )
+
+
+def write_pinned(memory: Memory, pinned: Pinned) -> None:
+    step = _NO_STEP if pinned.step is None else pinned.step
+    words = _with_check(pinned.run, pinned.number, step, 0)
+    memory[_PINNED_AT : _PINNED_AT + len(words)] = words
+
+
+def read_pinned(memory: Memory) -> Pinned | None:
+    """What the rank made of the newest pins that it has read; None: it has read none, or writes it now."""
+    if (words := _checked(memory, _PINNED_AT)) is None:
+        return None
+    run, number, step, _ = words
+    return Pinned(run, number, None if step == _NO_STEP else step)

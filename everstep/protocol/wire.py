@@ -35,6 +35,7 @@ JOURNAL = "/v1/journal"  # POST JournalCommand          -> {}
 RELEASE = "/v1/release"  # POST ReleaseCommand          -> {"kept": {"folder": "why"}}
 CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
 COPY = "/v1/copy"  # GET ?rank=&step= -> CopyHeader; POST a CopyPart, a line end, bytes -> {}
+COPY_PINS = "/v1/copy/pins"  # POST PinReport       -> PinsSeen
 COPY_PART = "/v1/copy/part"  # GET ?rank=&step=&offset= -> bytes
 SAVE = "/v1/save"  # POST SaveCommand                -> SaveAnswer
 DUMP = "/v1/dump"  # POST DumpCommand                -> DumpAnswer
@@ -43,7 +44,7 @@ STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"
 LOG = "/v1/log"  # GET ?rank=&generation=&offset=&limit= -> {"text", "offset", "next"}; offset < 0: the tail
 QUIT = "/v1/quit"  # POST QuitCommand                 -> {}
 
-OF_AGENTS = (COPY, COPY_PART)
+OF_AGENTS = (COPY, COPY_PART, COPY_PINS)
 """What an agent may send to another one."""
 
 STALE = 409
@@ -344,6 +345,30 @@ class CopyPart(CopyHeader):
     to: str  # uid of the pod whose agent it is meant for
     run: int  # generation of the sender's run: an agent with a newer run refuses the copy
     offset: int
+    newest: (
+        int | None
+    )  # the newest step of its rank, whose later copies are of a training that was left
+    pinned: list[int]  # steps whose copies stay, however many newer ones come
+
+
+class PinsSeen(TypedDict):
+    """Which snapshots all ranks of a run keep until they agree on newer ones."""
+
+    number: int  # it grows
+    step: int | None  # that all pods have, and copies of it
+    next_from: int | None  # the first snapshot of this step or a later one is the next
+
+
+class PinReport(PinsSeen):
+    """How far the sender and the pods that report to it are with the next step, by these pins."""
+
+    to: str  # uid of the pod whose agent it is meant for
+    run: int  # generation
+    slot: int  # of the sender
+    done: int  # pods that have it, and copies of it
+    has: int | None  # the step that these have pinned
+    is_missed: bool  # some pod has not
+    newest: int | None  # the newest step that some rank has a snapshot of
 
 
 NO_WORDS: list[str] = []
@@ -387,6 +412,8 @@ class RunCommand(TypedDict):
     snapshot_step: int | None  # ranks resume from their snapshots of this step; others are dropped
     neighbour: Neighbour | None  # the agent on another node that gets a copy of each snapshot
     fetch: list[Fetch]  # the copies of that step which other agents hold
+    pods: int  # of the run: so many agree on what they pin
+    leads: bool  # this agent names the step that is pinned next
     run: str  # of the job's workflow, the one that orders the start; the agent makes no use of it
     cluster: str  # that gave out the generation
     fence_s: float  # after so long with neither a fence to read nor a poll the ranks are ended

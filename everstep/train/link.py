@@ -47,6 +47,10 @@ class Link:
         """Have the agent hold the memory of a buffer."""
         self._ask({"do": "keep", "index": index}, [handle])
 
+    def release(self, index: int) -> None:
+        """Have the agent release the memory of a buffer."""
+        self._ask({"do": "release", "index": index}, [])
+
     def declare(self, capabilities: list[str]) -> None:
         """Declare everything that the rank can do."""
         self._ask({"do": "declare", "can": capabilities}, [])
@@ -91,7 +95,7 @@ class Link:
     def _answer_to(self, message: dict[str, Any], handles: list[int]) -> list[int]:
         socket.send_fds(self._socket, [json.dumps(message).encode()], handles)
         content, received, _, _ = socket.recv_fds(
-            self._socket, rank_memory.MESSAGE_MOST, rank_memory.BUFFERS
+            self._socket, rank_memory.MESSAGE_MOST, rank_memory.BUFFERS_MOST
         )
         for handle in received:
             os.set_inheritable(handle, False)

@@ -25,9 +25,10 @@ from everstep.protocol.rank_memory import (
     SnapshotHeader,
 )
 from everstep.train import saving, states
-from everstep.train.buffers import Buffer, MemoryFull
+from everstep.train.buffers import Buffer, Buffers, MemoryFull
 from everstep.train.link import Link
 from everstep.train.orders import Orders
+from everstep.train.pinning import Pinning
 
 REPORTED_S = 0.1
 """Least time between two messages about a step; the position itself is always up to date."""
@@ -178,7 +179,8 @@ class _Connected:
         self._version = 0
         self._reported_at = self._kept_reported_at = 0.0
         self._declared: list[str] = []
-        self._buffers: list[Buffer | None] = [*held, *[None] * (rank_memory.BUFFERS - len(held))]
+        self._buffers = Buffers(held, link, shares=self._ranks_of_pod, note=self._note)
+        self._pinning = Pinning()
         self._has_noted = False
 
     def _introduced(self) -> tuple[mmap.mmap, list[Buffer]]:
@@ -227,20 +229,27 @@ class _Connected:
             self._link.save_with()
 
     def keep(self, step: int, state: object) -> bool:
-        """Write a snapshot over the older of the two. Without room the rank has none, and goes on."""
+        """Write a snapshot over the oldest one not pinned. Without room the rank has none, and goes on."""
         self.declare(rank_memory.SNAPSHOT)
         content = states.flat(state)
+        self._read_pins(step)
         try:
-            buffer = self._buffer_for(content.nbytes)
+            buffer = self._buffers.for_content(content.nbytes, pinned=self._pinning.steps)
         except (MemoryFull, OSError) as error:
-            self._note(f"rank {self.number} keeps no snapshot in memory: {error}")
+            self._note(f"keeps no snapshot in memory: {error}")
             return False
         place = step, self.generation, self.number, self._world
         sizes = len(content.head), content.nbytes
-        self._drop_unless_earlier(step, buffer)
+        self._buffers.drop_unless_earlier(step, buffer)
         buffer.write(SnapshotHeader(*place, *sizes, time.monotonic()), content)
         self._report_snapshot()
         return True
+
+    def _read_pins(self, step: int) -> None:
+        """Read the pins and write what follows from them, before a buffer is chosen: agents rely on it."""
+        self._pinning.take(step, rank_memory.read_pins(self._page))
+        if self._pinning.pinned is not None:
+            rank_memory.write_pinned(self._page, self._pinning.pinned)
 
     def _report_snapshot(self) -> None:
         """Have the agent send a copy to its neighbour; one that was just called finds this snapshot too."""
@@ -249,36 +258,10 @@ class _Connected:
             with contextlib.suppress(OSError):
                 self._link.report_snapshot()
 
-    def _drop_unless_earlier(self, step: int, buffer: Buffer) -> None:
-        """Drop the other snapshot if it is not of an earlier step: the script has gone back since.
-
-        Before this step is written: a kill in between must not leave the later one as the newest.
-        """
-        for other in self._buffers:
-            if other is not None and other is not buffer and other.step >= step:
-                other.drop()
-
-    def _buffer_for(self, content_bytes: int) -> Buffer:
-        """The buffer with the older snapshot, or one of its own in its place if it is too small."""
-        steps = [-1 if one is None else one.step for one in self._buffers]
-        index = steps.index(min(steps))
-        buffer = self._buffers[index]
-        if buffer is None or not buffer.has_room(content_bytes):
-            new = Buffer.made(content_bytes, shares=self._ranks_of_pod)
-            try:
-                self._link.keep(index, new.handle)
-            except OSError:
-                new.close()
-                raise
-            if buffer is not None:
-                buffer.close()
-            self._buffers[index] = buffer = new
-        return buffer
-
-    def _note(self, text: str) -> None:
-        """Say it once: in the log of the rank, where its users look, and to the agent."""
+    def _note(self, what: str) -> None:
+        """Say once what this rank does: in its log, where its users look, and to the agent."""
         if not self._has_noted:
-            self._has_noted = True
+            self._has_noted, text = True, f"rank {self.number} {what}"
             sys.stderr.write(f"everstep: {text}\n")
             sys.stderr.flush()
             with contextlib.suppress(OSError):
@@ -286,8 +269,7 @@ class _Connected:
 
     def restored(self, step: int) -> Any:
         """The state after this step. Raises SnapshotUnreadable."""
-        held = [one for one in self._buffers if one is not None]
-        for buffer, snapshot in ((one, one.snapshot) for one in held):
+        for buffer, snapshot in [(one, one.snapshot) for one in self._buffers.held]:
             if snapshot is not None and (snapshot.step, snapshot.rank) == (step, self.number):
                 if not buffer.is_intact(snapshot):
                     buffer.drop()  # the next start does not find it

@@ -10,6 +10,9 @@ import os
 import signal
 from typing import Any
 
+from everstep.backends.agents.client.link import tls_link
+from everstep.backends.kubernetes import credentials, manifest, names
+from everstep.protocol import wire
 from everstep.train.build import build
 from tests.kubernetes.jobs import STORAGE, processes_marked
 from tests.kubernetes.objects import until
@@ -56,6 +59,8 @@ def train():
     with open(f"steps-{rank}", "a") as made:
         while not os.path.exists("end"):
             time.sleep(0.1)
+            if os.path.exists("stand"):
+                continue
             step += 1
             total += step
             run.step(step)
@@ -75,15 +80,15 @@ JOB = "remembers"
 def submit(site: Site, *, saves: bool = False) -> None:
     build(site.storage / "everstep_train.py").chmod(0o644)
     (site.storage / "train.py").write_text(TRAIN)
-    for name in ("end", "steps-0", "steps-1"):
+    for name in ("end", "stand", "steps-0", "steps-1"):
         (site.storage / name).unlink(missing_ok=True)
     command = ["/bin/sh", "-c", f"exec /usr/bin/env python3 -I -S {STORAGE}/train.py"]
     site.submit(JOB, more={"command": command}, SAVES="yes" if saves else "")
 
 
-def made(site: Site) -> list[int]:
-    """The steps of rank 0."""
-    path = site.storage / "steps-0"
+def made(site: Site, rank: int = 0) -> list[int]:
+    """The steps of a rank."""
+    path = site.storage / f"steps-{rank}"
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -91,6 +96,30 @@ async def steps_after(site: Site, steps: int) -> None:
     """So many steps more."""
     goal = len(made(site)) + steps
     await until(lambda: len(made(site)) >= goal)
+
+
+async def copied(site: Site, api: Api, namespace: str, *, rank: int, at: int) -> None:
+    """The agent of this slot has a copy of the newest snapshot of a rank that stands still."""
+    place = f"/api/v1/namespaces/{namespace}"
+    secret = credentials.read((await api.get(f"{place}/secrets/{names.secret(JOB)}"))["data"])
+    pod = await api.get(f"{place}/pods/{names.pod(JOB, slot=at, generation=1)}")
+    link = tls_link(
+        pod["metadata"]["uid"],
+        host=pod["status"]["podIP"],
+        port=manifest.PORT,
+        tls=credentials.client_context(secret),
+        token=secret[wire.TOKEN],
+    )
+
+    async def has_copy() -> bool:
+        state = await link.request("GET", wire.STATE)
+        place = rank, made(site, rank)[-1]
+        return place in {(one["rank"], one["step"]) for one in state["copies"]}
+
+    try:
+        await until(has_copy)
+    finally:
+        link.close()
 
 
 async def ended(site: Site) -> list[dict[str, Any]]:
@@ -103,8 +132,9 @@ async def ended(site: Site) -> list[dict[str, Any]]:
 
 
 async def test_a_killed_rank_and_a_killed_pod_cost_a_step_each(
-    site: Site, worker: WorkerProcess, machines: Machines, namespace: str
+    site: Site, worker: WorkerProcess, machines: Machines, api: Api, namespace: str
 ) -> None:
+    """Ranks stand still before the pod is killed: a copy that lags, as with busy processors, costs more."""
     assert worker.pid
     submit(site)
     await steps_after(site, 10)
@@ -113,9 +143,12 @@ async def test_a_killed_rank_and_a_killed_pod_cost_a_step_each(
         os.kill(pid, signal.SIGKILL)
     await until_status(site, JOB, lambda status: status["restarts"] == 1 and is_running(status))
     await steps_after(site, 10)
+    (site.storage / "stand").touch()
+    await copied(site, api, namespace, rank=1, at=0)
     await machines.fault(
         "container-kill", namespace=namespace, pod=f"{JOB}-1-g1", container="train"
     )
+    (site.storage / "stand").unlink()
     await until_status(site, JOB, lambda status: status["restarts"] == 2 and is_running(status))
     await steps_after(site, 10)
     records = await ended(site)

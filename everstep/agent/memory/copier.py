@@ -1,13 +1,15 @@
 """Sends each new snapshot of the pod's ranks to the agent of a neighbour on another node.
 
-In a thread of low priority, one snapshot after the other, the newest first, at a bounded speed: the training
-never waits for it. A snapshot that its rank overwrites meanwhile is left, and the newer one sent. The last
-part says that the copy is whole, and is sent only if the snapshot is still the one that was begun.
+In a thread of low priority, one snapshot after the other, at a bounded speed: the training never waits for
+it. First the one that the rank has pinned, which stays until it is sent, then the newest. A snapshot that its
+rank overwrites meanwhile is left, and the newer one sent. The last part says that the copy is whole, and is
+sent only if the snapshot is still the one that was begun.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -15,15 +17,21 @@ import zlib
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from everstep.agent import commands
 from everstep.agent.future import Future, in_thread
 from everstep.agent.memory.held_memory import HeldMemory
 from everstep.agent.memory.neighbour_link import Credentials, NeighbourLink, Refused
+from everstep.agent.memory.pins import PinKeeper
 from everstep.agent.memory.snapshots import age_s
 from everstep.protocol import wire
 from everstep.protocol.rank_memory import PAGE, SnapshotHeader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from everstep.agent.agent import Agent
+    from everstep.agent.processes.rank import Rank
     from everstep.agent.processes.run import Run
 
 BYTES_PER_S = 1e9
@@ -34,6 +42,11 @@ PATIENT = 5
 """The niceness of the thread. The agent's loop needs what it holds, so that it must not starve."""
 OVERTAKEN_MOST = 3
 """Snapshots in a row that are overwritten before they were sent, after which there is a note."""
+
+
+SENT_REMEMBERED = 4
+Identity = tuple[int, int, float]
+"""Of a snapshot that was sent: the run, the step, and when it was written."""
 
 
 class Overwritten(Exception):
@@ -47,10 +60,12 @@ class Sending(NamedTuple):
     snapshot: SnapshotHeader
     run: int  # generation
     to: wire.Neighbour
+    newest: int  # step of its rank
+    pinned: list[int]  # steps whose copies stay
 
     @property
-    def identity(self) -> tuple[int, int, int]:
-        return self.run, self.snapshot.step, self.snapshot.generation
+    def identity(self) -> Identity:
+        return self.run, self.snapshot.step, self.snapshot.at
 
 
 class Copier:
@@ -60,7 +75,8 @@ class Copier:
         self._agent = agent
         self._credentials = credentials
         self._link: tuple[str, NeighbourLink] | None = None
-        self._sent: dict[int, tuple[int, int, int]] = {}  # by rank: the newest that is whole there
+        self._pins = PinKeeper(agent)
+        self._sent: dict[int, list[Identity]] = {}  # by rank: the last that were whole there
         self._is_sending = False
         # The run and the address for which sending failed, and until when it is not tried again.
         self._paused: tuple[tuple[int, str], float] | None = None
@@ -70,38 +86,83 @@ class Copier:
     def poll(self) -> None:
         """Begin to send what is new, unless something is being sent. In the agent's loop."""
         run = self._agent.run
-        if run is None or self._is_sending:
+        if run is None:
             return
-        sending = self._next(run)
-        if sending is None:
+        self._pins.look(run)
+        if self._is_sending:
             return
+        neighbour = run.command["neighbour"]
+        if neighbour is None or self._is_paused(run.generation, neighbour):
+            return
+        if (report := self._pins.message(neighbour)) is not None:
+            self._do(partial(self._report, neighbour, report), partial(self._reported, report))
+        elif (sending := self._next(run)) is not None:
+            self._do(partial(self._send, sending), partial(self._finish, sending))
+
+    def take_report(self, report: wire.PinReport) -> wire.PinsSeen:
+        """Take the report of another agent on what is pinned; return the newest pins. In the agent's loop."""
+        pins = self._pins.take_report(report)
+        self.poll()
+        return pins
+
+    def _do(self, work: Callable[[], Any], finish: Callable[[Future[Any] | None], None]) -> None:
+        """Do this work in a thread, then finish it in the loop; without a thread at once."""
         self._is_sending = True
         try:
-            sent = in_thread(partial(self._send, sending))
+            done = in_thread(work)
         except RuntimeError:  # the machine gives us no thread
-            self._finish(sending, None)
+            finish(None)
             return
-        sent.add_done_callback(
-            lambda done: self._agent.loop.hand_over(partial(self._finish, sending, done))
-        )
+        done.add_done_callback(lambda one: self._agent.loop.hand_over(partial(finish, one)))
 
     def _next(self, run: Run) -> Sending | None:
-        """The newest snapshot of the rank whose newest copy is the oldest."""
+        """A snapshot of the rank whose newest copy is the oldest: its pinned one, else its newest."""
         neighbour = run.command["neighbour"]
         if neighbour is None or self._is_paused(run.generation, neighbour):
             return None
+        ranks = {rank.number: rank for rank in run.ranks}
+        restoring = self._agent.snapshots.restoring
+        for number in sorted(restoring, key=lambda one: max(self._sent.get(one, ()), default=())):
+            rank = ranks.get(number)
+            sending = self._of_rank(number, rank, run.generation, neighbour)
+            if sending is not None:
+                return sending
+        return None
+
+    def _of_rank(
+        self, number: int, rank: Rank | None, run: int, neighbour: wire.Neighbour
+    ) -> Sending | None:
+        """What of this rank the neighbour lacks."""
         snapshots = self._agent.snapshots
-        for rank in sorted(snapshots.restoring, key=lambda rank: self._sent.get(rank, ())):
-            memory = snapshots.newest(rank)
+        next_step = None if rank is None else self._pins.next_step(rank)
+        newest = snapshots.newest(number)
+        newest_snapshot = None if newest is None else newest.snapshot
+        if newest is None or newest_snapshot is None:
+            return None
+        pinned = None if next_step is None else snapshots.at(number, next_step)
+        for memory in (pinned, newest):
             snapshot = None if memory is None else memory.snapshot
             if memory is None or snapshot is None:
                 continue
-            handle = HeldMemory(os.dup(memory.handle))
-            sending = Sending(handle, snapshot, run.generation, neighbour)
-            if self._sent.get(rank) != sending.identity:
+            sending = Sending(
+                HeldMemory(os.dup(memory.handle)),
+                snapshot,
+                run,
+                neighbour,
+                newest_snapshot.step,
+                [] if rank is None else self._pins.steps(rank),
+            )
+            if sending.identity not in self._sent.get(number, ()):
                 return sending
-            handle.close()
+            sending.memory.close()
         return None
+
+    def _reported(self, report: wire.PinReport, done: Future[Any] | None) -> None:
+        """Take the answer; a report that failed is repeated by and by."""
+        self._is_sending = False
+        if done is not None and done.exception(0) is None:
+            self._pins.adopt(report["run"], done.result(0))
+        self.poll()
 
     def _is_paused(self, run: int, neighbour: wire.Neighbour) -> bool:
         """Whether this neighbour has failed in this run just now.
@@ -119,7 +180,9 @@ class Copier:
         self._is_sending = False
         error = OSError("there is no thread") if sent is None else sent.exception(0)
         if error is None:
-            self._sent[sending.snapshot.rank] = sending.identity
+            sent_before = self._sent.get(sending.snapshot.rank, [])
+            self._sent[sending.snapshot.rank] = [*sent_before, sending.identity][-SENT_REMEMBERED:]
+            self._pins.copied(sending.snapshot)
             self._overtaken = 0
         elif isinstance(error, Overwritten):
             self._note_overtaken(sending)
@@ -179,6 +242,11 @@ class Copier:
                 return
             time.sleep(max(0.0, began + offset / BYTES_PER_S - time.monotonic()))
 
+    def _report(self, neighbour: wire.Neighbour, report: wire.PinReport) -> wire.PinsSeen:
+        """Send the report. Raises OSError, Refused, or ValueError for no answer of this kind."""
+        answer = json.loads(self._link_to(neighbour).post(wire.COPY_PINS, report, memoryview(b"")))
+        return commands.read(answer, wire.PinsSeen)  # type: ignore[no-any-return]  # as its shape says
+
     def _link_to(self, neighbour: wire.Neighbour) -> NeighbourLink:
         """The connection to it, which stays for the next snapshot."""
         address = neighbour["address"]
@@ -216,4 +284,6 @@ def _part(sending: Sending, *, offset: int, checksum: int | None) -> wire.CopyPa
         "age_s": age_s(snapshot),
         "offset": offset,
         "checksum": checksum,
+        "newest": sending.newest,
+        "pinned": sending.pinned,
     }

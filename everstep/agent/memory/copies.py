@@ -1,11 +1,13 @@
 """Copies of snapshots of ranks in other pods. They serve a start after those pods are gone.
 
 The agent of a rank sends its snapshots in parts, in their order. A copy counts once its last part has come
-and its checksum fits. Two memories for each rank: while one is written the other one stays whole.
+and its checksum fits. Two memories for each rank: while one is written the other one stays whole. Copies that
+are pinned have more, where there is room.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -19,6 +21,10 @@ from everstep.protocol.rank_memory import PAGE, SnapshotHeader
 
 SPARE_SHARE = 0.1
 """This share of the memory stays free: a pod over its limit is killed, with the ranks in it."""
+SPARE_FOR_PINNED = 0.5
+"""This share stays free where pinned copies need more than two memories."""
+IDLE_MOST = 16
+"""A memory that so many copies in a row did not need is released."""
 MB = 1024 * 1024
 
 
@@ -33,11 +39,13 @@ class NoRoom(OSError):
 class Copy:
     """Memory with the layout of a snapshot, filled part by part."""
 
-    def __init__(self, header: wire.CopyHeader, *, run: int = 0) -> None:
+    def __init__(
+        self, header: wire.CopyHeader, *, run: int = 0, spare_share: float = SPARE_SHARE
+    ) -> None:
         self.header = header
         self.run = run  # generation of the newest run that sent it
         self.size = PAGE + header["content_bytes"] + header["content_bytes"] // 16
-        self._refuse_without_room()
+        self._refuse_without_room(spare_share)
         self.memory = HeldMemory(os.memfd_create("everstep-snapshot"))
         try:
             os.posix_fallocate(self.memory.handle, 0, self.size)
@@ -46,9 +54,9 @@ class Copy:
             raise NoRoom(f"a copy needs {self.size / MB:.0f} MB: {error.strerror}") from None
         self._begin(header)
 
-    def _refuse_without_room(self) -> None:
+    def _refuse_without_room(self, spare_share: float) -> None:
         free = free_bytes()
-        if free is not None and self.size > free * (1 - SPARE_SHARE):
+        if free is not None and self.size > free * (1 - spare_share):
             raise NoRoom(f"a copy needs {self.size / MB:.0f} MB, and {free / MB:.0f} MB are free")
 
     def _begin(self, header: wire.CopyHeader) -> None:
@@ -115,7 +123,10 @@ class Copies:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[int, list[Copy]] = {}  # by rank, at most BUFFERS of each
+        self._held: dict[int, list[Copy]] = {}  # by rank, at most BUFFERS_MOST of each
+        self._idle: dict[
+            int, int
+        ] = {}  # by rank: copies in a row for which there was a memory too many
         self._state: list[wire.SnapshotSeen] = []
 
     def state(self) -> list[wire.SnapshotSeen]:
@@ -150,23 +161,52 @@ class Copies:
             return there
         if part["offset"]:
             raise OutOfOrder("the copy begins with its first part")
+        newest = part["step"] if part["newest"] is None else part["newest"]
         for left in held:
             # Its script has gone back since, say after a spike of the loss.
-            if left.is_whole and left.header["step"] >= part["step"]:
+            if left.is_whole and (
+                left.header["step"] > newest or left.header["step"] == part["step"]
+            ):
                 left.begin_again(left.header)
-        if len(held) < rank_memory.BUFFERS and all(copy.is_whole for copy in held):
-            held.append(Copy(part))
+        place = self._place_for(part, held)
+        if place is None:
             return held[-1]
-        oldest = min(held, key=lambda copy: (copy.is_whole, copy.header["step"]))
-        if oldest.has_room(part):
-            oldest.begin_again(part)
+        if place.has_room(part):
+            place.begin_again(part)
             self._check()
-            return oldest
-        held.remove(oldest)
-        oldest.memory.close()
+            return place
+        held.remove(place)
+        place.memory.close()
         self._check()
         held.append(Copy(part))
         return held[-1]
+
+    def _place_for(self, part: wire.CopyPart, held: list[Copy]) -> Copy | None:
+        """The copy to overwrite: the oldest that is not pinned. None: a new one was added as the last."""
+        if len(held) < rank_memory.BUFFERS and all(copy.is_whole for copy in held):
+            held.append(Copy(part))
+            return None
+        steps = [copy.header["step"] if copy.is_whole else -1 for copy in held]
+        free = [held[n] for n in rank_memory.overwritable(steps, part["pinned"])]
+        self._release_idle(part["rank"], held, free)
+        if free:
+            return free[0]
+        if len(held) < rank_memory.BUFFERS_MOST:
+            with contextlib.suppress(NoRoom):
+                held.append(Copy(part, spare_share=SPARE_FOR_PINNED))
+                return None
+        return held[rank_memory.overwritable(steps, ())[0]]
+
+    def _release_idle(self, rank: int, held: list[Copy], free: list[Copy]) -> None:
+        """Release a copy that pins needed, and have not needed for a while."""
+        is_idle = len(held) > rank_memory.BUFFERS and len(free) > 1
+        self._idle[rank] = self._idle.get(rank, 0) + 1 if is_idle else 0
+        if self._idle[rank] > IDLE_MOST:
+            self._idle[rank] = 0
+            released = free.pop(0)
+            held.remove(released)
+            released.memory.close()
+            self._check()
 
     def keep_only(self, step: int | None, *, run: int) -> None:
         """Drop what earlier runs than this one sent, but for the whole copies of this step.

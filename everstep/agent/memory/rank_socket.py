@@ -172,11 +172,20 @@ def _only(handles: list[int]) -> int:
 
 
 def _keep(agent: Agent, rank: Rank, message: Mapping[str, Any], handles: list[int]) -> bool:
-    index = message.get("index")
-    if type(index) is not int or not 0 <= index < rank_memory.BUFFERS:
-        raise Refused("there is no such buffer")
-    agent.snapshots.hold(rank.number, index, HeldMemory.of(_only(handles)))
+    agent.snapshots.hold(rank.number, _index_of(message), HeldMemory.of(_only(handles)))
     return True
+
+
+def _release(agent: Agent, rank: Rank, message: Mapping[str, Any], _handles: list[int]) -> bool:
+    agent.snapshots.release(rank.number, _index_of(message))
+    return True
+
+
+def _index_of(message: Mapping[str, Any]) -> int:
+    index = message.get("index")
+    if type(index) is not int or not 0 <= index < rank_memory.BUFFERS_MOST:
+        raise Refused("there is no such buffer")
+    return index
 
 
 def _declare(agent: Agent, rank: Rank, message: Mapping[str, Any], _handles: list[int]) -> bool:
@@ -236,6 +245,7 @@ def _interrupted(agent: Agent, rank: Rank, message: Mapping[str, Any], _handles:
 
 SERVED: Mapping[str, Callable[[Agent, Rank, Mapping[str, Any], list[int]], bool]] = {
     "keep": _keep,
+    "release": _release,
     "declare": _declare,
     "stepped": _stepped,
     "kept": _snapshot_written,

@@ -44,9 +44,16 @@ class Snapshots:
             before.close()
         buffers[index] = memory
 
+    def release(self, rank: int, index: int) -> None:
+        """Release a buffer that the rank does not need any more."""
+        if (memory := self._held.get(rank, {}).pop(index, None)) is not None:
+            memory.close()
+
     def handles(self, rank: int) -> list[int]:
-        """The handles of a rank's buffers, in their order."""
-        return [memory.handle for _, memory in sorted(self._held.get(rank, {}).items())]
+        """The handles of a rank's buffers, renumbered: the next process counts those that it receives."""
+        if rank in self._held:
+            self._held[rank] = dict(enumerate(m for _, m in sorted(self._held[rank].items())))
+        return [memory.handle for memory in self._held.get(rank, {}).values()]
 
     @property
     def can_be_saved(self) -> bool:

@@ -270,6 +270,26 @@ class Rank:
         except OSError:
             return None
 
+    def write_pins(self, run: int, pins: rank_memory.Pins) -> bool:
+        """Write which snapshots the rank must not overwrite. False: it has not introduced itself."""
+        if self._position_memory is None:
+            return False
+        at, content = rank_memory.pins_bytes(run, pins)
+        try:
+            return os.pwrite(self._position_memory.handle, content, at) == len(content)
+        except OSError:
+            return False
+
+    @property
+    def pinned(self) -> rank_memory.Pinned | None:
+        """What the rank made of the newest pins that it has read."""
+        if self._position_memory is None:
+            return None
+        try:
+            return rank_memory.read_pinned(self._position_memory.page())
+        except OSError:
+            return None
+
     def keep_position(self, memory: HeldMemory) -> None:
         """Read the position from this memory from now on."""
         if self._position_memory is not None:

@@ -25,7 +25,15 @@ def memory_peers(
     return MemoryPeers(
         neighbour=None if to is None else _listening(to, address),
         fetch=_fetch(order, slot, pods, address),
+        leads=_leads(order, slot, pods),
     )
+
+
+def _leads(order: StartOrder, slot: int, pods: Mapping[int, Pod]) -> bool:
+    """Whether it is the first pod that is a neighbour itself: then what each reports comes round to it."""
+    first = min(order.slots, key=lambda one: order.slots[one].node_rank)
+    to = neighbour(order, first, pods) if first in pods else None
+    return to is not None and to.slot == slot
 
 
 def neighbour(order: StartOrder, slot: int, pods: Mapping[int, Pod]) -> Pod | None:

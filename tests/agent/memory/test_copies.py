@@ -14,7 +14,7 @@ import pytest
 
 from everstep.agent.memory.held_memory import MEMORY
 from everstep.protocol import rank_memory, wire
-from tests.agent.memory.test_snapshots import ENV, train
+from tests.agent.memory.test_snapshots import ENV, held_steps, train
 from tests.agent.pod import FOREVER, TELL, Pod, Refused, signal_to
 
 MakePod = Callable[[str], Pod]
@@ -166,6 +166,57 @@ for name in os.listdir("/proc/self/fd"):
     assert neighbour.state()["copies"] == []
 
 
+IN_STEP = """
+import os, time
+from everstep.train import run
+me, other = os.environ["ME"], os.environ["OTHER"]
+
+def made_by(other):
+    try:
+        with open(other) as file:
+            return int(file.read() or 0)
+    except FileNotFoundError:
+        return 0
+
+run.restore()
+step = 0
+while True:
+    step += 1
+    run.snapshot(step, bytes(1000))
+    with open(me, "w") as file:
+        file.write(str(step))
+    while made_by(other) < step - 1:
+        time.sleep(0.001)
+    time.sleep(0.01)
+"""
+
+
+def test_ranks_keep_a_step_that_a_neighbour_has_copies_of_while_newer_copies_lag(
+    pods: MakePod, tmp_path: Path
+) -> None:
+    """The agent of one pod gets no time, and its rank goes on. That pod may be lost next."""
+    late, other = pods("late"), pods("other")
+    for pod, to in ((late, other), (other, late)):
+        env = {**ENV, "ME": str(tmp_path / pod.uid), "OTHER": str(tmp_path / to.uid)}
+        pod.run(IN_STEP, env=env, neighbour=agent_of(to), pods=2, leads=pod is other)
+    for pod in (late, other):
+        pod.until(lambda state: len(state["snapshots"]) == rank_memory.BUFFERS_MOST)
+    with suspended(late.agent.pid):
+        newest = max(held_steps(other.state()))[1]
+        state = other.until(lambda state: max(held_steps(state))[1] > newest + 20)
+    assert {*steps(state)} & {*held_steps(state)}
+    other.until(lambda state: max(steps(state))[1] > newest + 20)
+
+
+@contextlib.contextmanager
+def suspended(pid: int) -> Iterator[None]:
+    signal_to(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        signal_to(pid, signal.SIGCONT)
+
+
 # -- Single requests ------------------------------------------------------------------------------
 
 
@@ -187,6 +238,8 @@ def part(pod: Pod, **changes: Any) -> bytes:
         "age_s": 1.0,
         "offset": 0,
         "checksum": zlib.crc32(CONTENT),
+        "newest": None,
+        "pinned": [],
     }
     return json.dumps({**usual, **changes}).encode() + b"\n" + content
 

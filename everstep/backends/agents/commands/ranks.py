@@ -115,6 +115,7 @@ class MemoryPeers(NamedTuple):
 
     neighbour: wire.Neighbour | None = None  # gets copies
     fetch: Sequence[wire.Fetch] = ()  # of copies
+    leads: bool = False  # it names the step that all pods pin
 
 
 def run_command(
@@ -152,6 +153,8 @@ def run_command(
         "snapshot_step": None if order.snapshot is None else order.snapshot.step,
         "neighbour": peers.neighbour,
         "fetch": [*peers.fetch],
+        "pods": len(order.slots),
+        "leads": peers.leads,
         "run": order.job.run,
         "cluster": settings.cluster,
         "fence_s": settings.fence_s,
