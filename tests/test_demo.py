@@ -16,7 +16,7 @@ from everstep.client.jobs.glances import Glance
 from everstep.core import names
 from examples.demo import Broken, Trouble, document, is_due, prove, slowness
 from tests.support.demos import assert_ended, assert_nothing_is_left, demo, processes_of
-from tests.support.machine import until_says
+from tests.support.machine import until_printed
 from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,7 +105,7 @@ MOMENTS = [
 @pytest.mark.parametrize(("moment", "number"), MOMENTS)
 def test_a_signal_ends_every_process(tmp_path: Path, moment: str, number: signal.Signals) -> None:
     with demo([*DEMO, "--keep"], tmp_path) as process:
-        until_says(process, moment)
+        until_printed(process, moment)
         until_it_has_one(process.pid)
         started = children(process.pid)
         process.send_signal(number)
@@ -121,7 +121,7 @@ def test_a_signal_ends_every_process(tmp_path: Path, moment: str, number: signal
 def test_nothing_outlives_a_demo_that_is_killed(tmp_path: Path) -> None:
     """Server and worker end with it; agents and ranks after a while without requests."""
     with demo(DEMO, tmp_path) as process:
-        until_says(process, "restart 1: started")
+        until_printed(process, "restart 1: started")
         started = children(process.pid)
         process.kill()
         assert len(started) >= 2

@@ -22,7 +22,7 @@ from tests.support.playing.scenario import (
 )
 from tests.support.playing.simulated import Simulated
 from tests.support.playing.transcript import transcript
-from tests.support.story import tells_one_story
+from tests.support.story import assert_views_agree
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -64,7 +64,7 @@ def test_the_job_leaves_its_golden_transcript(
 
 
 def test_running_records_and_events_tell_one_story(outcome: Outcome) -> None:
-    tells_one_story(outcome.state, outcome.chronicle)
+    assert_views_agree(outcome.state, outcome.chronicle)
 
 
 @pytest.fixture

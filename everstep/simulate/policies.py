@@ -40,7 +40,7 @@ class PolicyUnderTest:
     source: str
     change: Callable[[PhaseSpec], PhaseSpec] = lambda phase: phase
     decide: Callable[[DecisionInput], Decision] = decide
-    is_told: bool = False  # its facts are true, complete and at once
+    has_true_facts: bool = False  # its facts are true, complete and at once
     releases: bool = True  # operators release nodes that were isolated
     probation_s: float | None = None  # isolations end by themselves
 
@@ -221,7 +221,7 @@ POLICIES: Mapping[str, PolicyUnderTest] = {
             about="our levels, with the truth at once: which node, whose fault, what heals",
             source="everstep.core.spec.Policy, and the truth of the simulation as facts",
             change=_with_oracle_rules,
-            is_told=True,
+            has_true_facts=True,
         ),
     )
 }

@@ -102,7 +102,7 @@ class Run:
             self.backend,
             scene.mishaps,
             release=lambda name: self.quarantine.release_now(name),  # noqa: PLW0108  # made below
-            is_told=policy.is_told,
+            has_true_facts=policy.has_true_facts,
             releases=policy.releases,
             probation_s=policy.probation_s,
         )

@@ -74,14 +74,14 @@ class World:
         mishaps: tuple[Mishap, ...],
         *,
         release: Callable[[str], None],
-        is_told: bool = False,
+        has_true_facts: bool = False,
         releases: bool = True,
         probation_s: float | None = None,
     ) -> None:
-        """`release` lifts an isolation. `is_told`: facts are true, complete and at once."""
+        """`release` lifts an isolation. `has_true_facts`: facts are true, complete and at once."""
         self._cluster = cluster
         self._release = release
-        self._is_told = is_told
+        self._has_true_facts = has_true_facts
         self._releases = releases
         self._probation_s = probation_s
         self.lines: list[str] = []  # what happened, as lines of a scenario
@@ -199,7 +199,7 @@ class World:
             return
         self._sicken(node, mishap)
         self._stop_on(node, mishap)
-        if not mishap.is_hidden or self._is_told:
+        if not mishap.is_hidden or self._has_true_facts:
             severity_heals = mishap.name == "node_selfheal_hw"
             report = partial(self._report_device, node, heals=False, tries=severity_heals)
             self._later(mishap, partial(self._if_sick, node, report))
@@ -209,7 +209,7 @@ class World:
             do()
 
     def _later(self, mishap: Mishap, do: Callable[[], None]) -> None:
-        delay_s = 0.0 if self._is_told else mishap.detect_s
+        delay_s = 0.0 if self._has_true_facts else mishap.detect_s
         self._at(self._cluster.now_s + delay_s, do)
 
     def _report_device(self, node: str, *, heals: bool, tries: bool = False) -> None:
@@ -263,7 +263,7 @@ class World:
             return
         if not mishap.is_cured:
             self._sicken(node, mishap)
-            if self._is_told:
+            if self._has_true_facts:
                 self._report_device(node, heals=False)
         self._stop_on(node, mishap)
 
@@ -287,7 +287,7 @@ class World:
         self._hang(pod, mishap)
 
     def _hang(self, pod: Pod, mishap: Mishap) -> None:
-        if not self._is_told:
+        if not self._has_true_facts:
             if pod.ranks and (training := pod.job.training) is not None:
                 option = "" if mishap.is_hidden else " idle"
                 self._fault(f"hang {pod.job.id} {pod.ranks[0]}{option}")
@@ -316,7 +316,7 @@ class World:
 
     def _exception(self, mishap: Mishap) -> str:
         if mishap.is_users:
-            return USERS_FAULT if self._is_told else "ValueError: the script's own"
+            return USERS_FAULT if self._has_true_facts else "ValueError: the script's own"
         return "RuntimeError: NCCL error"
 
     def _bug(self, job: Job, mishap: Mishap) -> None:
@@ -349,7 +349,7 @@ class World:
 
     def _show_numbers(self, pod: Pod, mishap: Mishap) -> None:
         self.causes_shown.setdefault(pod.job.id, []).append(mishap)
-        if self._is_told:
+        if self._has_true_facts:
             self._report_device(pod.node.name, heals=False)
         else:
             self._fault(f"fact {pod.job.id} numeric.nan rank={pod.ranks[0] if pod.ranks else 0}")
@@ -360,7 +360,7 @@ class World:
         if node in self.sick:
             return
         self._sicken(node, mishap)
-        delay_s = 4 * MINUTE_S if self._is_told else mishap.detect_s
+        delay_s = 4 * MINUTE_S if self._has_true_facts else mishap.detect_s
         for job, pod in tuple(self._cluster.state.jobs_on(self._cluster.state.nodes[node])):
             self.slow_s[job.id] = self.slow_s.get(job.id, 0.0) + SLOWER * min(
                 delay_s, mishap.sound_s
@@ -398,7 +398,7 @@ class World:
 
     def false_device(self, mishap: Mishap) -> None:
         (node,) = mishap.nodes
-        if node not in self.sick and not self._is_told:
+        if node not in self.sick and not self._has_true_facts:
             self._note_shown(mishap, mishap.nodes)
             self._report_device(node, heals=False)
             self._at(self._cluster.now_s + RESET_S, partial(self._no_longer, node))
@@ -409,7 +409,7 @@ class World:
 
     def false_silence(self, mishap: Mishap) -> None:
         (node,) = mishap.nodes
-        if node not in self.sick and not self._is_told:
+        if node not in self.sick and not self._has_true_facts:
             self._note_shown(mishap, mishap.nodes)
             self._fault(f"silence {node}")
             self._at(

@@ -65,7 +65,7 @@ class Refused(Exception):
 
 
 class Connection(http.client.HTTPConnection):
-    """Over a unix socket."""
+    """A connection over a unix socket."""
 
     def __init__(self, home: Path) -> None:
         super().__init__("agent", timeout=HUNG_S + 10)

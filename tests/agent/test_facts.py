@@ -59,8 +59,8 @@ def test_whatever_is_lost_repeated_or_late_each_fact_is_told_until_it_is_written
                     sent.append(buffer.count)
                 case _:  # any of what was ever said arrives
                     buffer.drop_stored("b", chance.choice(sent))
-        still_told = {fact["id"] for fact in buffer.open}
-        assert books | still_told == {f"b/{n + 1}" for n in range(buffer.count)}
+        unconfirmed = {fact["id"] for fact in buffer.open}
+        assert books | unconfirmed == {f"b/{n + 1}" for n in range(buffer.count)}
 
 
 def test_who_takes_over_counts_anew_and_keeps_the_identities() -> None:

@@ -25,7 +25,7 @@ CONNECTIONS = 10
 REQUESTS = 20
 OUR_CREDENTIALS = credentials.make("demo")
 OTHER_CREDENTIALS = credentials.make("demo")
-"""Of another job; names and times are the same."""
+"""The credentials of another job; names and times are the same."""
 
 
 def write_secret(folder: Path, entries: Mapping[str, str]) -> Path:

@@ -46,7 +46,7 @@ class ObjectsInMemory(KubernetesApi):
         self.before: Callable[[Request], None] = lambda _request: None
         """Called before a request has its effect; what it raises is the answer."""
         self.after: Callable[[Request], None] = lambda _request: None
-        """The same after its effect."""
+        """Called after a request had its effect; what it raises is the answer."""
         self._numbers = itertools.count(1)
         for name in (CLUSTER, AGENT):
             self._put(f"/api/v1/namespaces/{NAMESPACE}/configmaps", {"metadata": {"name": name}})
@@ -137,10 +137,10 @@ def placer_of_a_new_worker(api: KubernetesApi) -> PodPlacer:
     return backend._job_namespace(NAMESPACE, settings, {"metadata": {"name": AGENT}}).placer
 
 
-async def launched(api: KubernetesApi, *, knows_secret: bool = False) -> PodPlacer:
+async def launched(api: KubernetesApi, *, has_secret: bool = False) -> PodPlacer:
     """A placer of a job that has its first generation and no pods."""
     placer = placer_of_a_new_worker(api)
-    if knows_secret:
+    if has_secret:
         placer.pods.credentials[JOB.id] = {"token": "secret"}
 
     def give(session: JobSession) -> None:
@@ -153,7 +153,7 @@ async def launched(api: KubernetesApi, *, knows_secret: bool = False) -> PodPlac
 
 
 def order_of(*slots: int) -> PlaceOrder:
-    """Of the first generation."""
+    """An order of the first generation."""
     return PlaceOrder(
         job=JOB,
         phase="train",

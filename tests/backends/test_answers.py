@@ -22,7 +22,7 @@ OK = "HTTP/1.1 200 OK\r\n"
 ENDLESS = b"x" * 2**20
 
 
-async def ask_agent(home: Path, answer: bytes, *, on_and_on: bool = False) -> object:
+async def request_of_agent(home: Path, answer: bytes, *, on_and_on: bool = False) -> object:
     """What a worker makes of it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,7 +51,7 @@ async def test_an_answer_of_the_usual_size_is_read(home: Path) -> None:
     long_body = {"text": "x" * 2**20}
     body = json.dumps(long_body).encode()
     assert (
-        await ask_agent(home, f"{OK}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        await request_of_agent(home, f"{OK}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         == long_body
     )
 
@@ -74,7 +74,7 @@ async def test_what_is_no_answer_is_not_taken_for_one(
     home: Path, answer: str, *, on_and_on: bool
 ) -> None:
     with pytest.raises(NoAnswer):
-        await ask_agent(home, answer.encode(), on_and_on=on_and_on)
+        await request_of_agent(home, answer.encode(), on_and_on=on_and_on)
 
 
 @pytest.fixture

@@ -47,10 +47,10 @@ def names_of(request: Request) -> str:
     return str(request.body.get("metadata", {}).get("name", ""))
 
 
-async def requests_of(order: PlaceOrder, *, knows_secret: bool = False) -> list[Request]:
+async def requests_of(order: PlaceOrder, *, has_secret: bool = False) -> list[Request]:
     """What a placement sends where nothing fails, each request once."""
     api = ObjectsInMemory()
-    placer = await launched(api, knows_secret=knows_secret)
+    placer = await launched(api, has_secret=has_secret)
     api.requests.clear()
     await placed(placer, order)
     return [*{(one.method, one.path, names_of(one)): one for one in api.requests}.values()]
@@ -75,14 +75,14 @@ ERRORS = {
 @pytest.mark.parametrize("slots", [(0,), (0, 1, 2)], ids=["one pod", "three pods"])
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("knows_secret", [False, True])
+@pytest.mark.parametrize("has_secret", [False, True])
 async def test_a_request_that_fails_beside_others_loses_nothing_and_the_next_call_completes(
-    slots: tuple[int, ...], error: Callable[[], Exception], moment: str, *, knows_secret: bool
+    slots: tuple[int, ...], error: Callable[[], Exception], moment: str, *, has_secret: bool
 ) -> None:
     order = order_of(*slots)
-    for request in await requests_of(order, knows_secret=knows_secret):
+    for request in await requests_of(order, has_secret=has_secret):
         api = ObjectsInMemory()
-        placer = await launched(api, knows_secret=knows_secret)
+        placer = await launched(api, has_secret=has_secret)
         setattr(api, moment, failing_once(request, error()))
         with pytest.raises(BackendUnavailable):
             await placer.ensure_placed(order)
@@ -131,14 +131,14 @@ async def test_a_large_job_is_created_in_calls_that_end_soon_and_is_not_sent_twi
     assert set(Counter(api.created("pods")).values()) == {1}
 
 
-@pytest.mark.parametrize("knows_secret", [False, True])
+@pytest.mark.parametrize("has_secret", [False, True])
 @pytest.mark.parametrize("slots", [(0,), (0, 1, 2)], ids=["one pod", "three pods"])
 async def test_the_one_pod_without_an_answer_is_sent_again_alone(
-    slots: tuple[int, ...], *, knows_secret: bool
+    slots: tuple[int, ...], *, has_secret: bool
 ) -> None:
     """A busy API server is late with one of many, and would be late again with all of them."""
     api = ObjectsInMemory()
-    placer = await launched(api, knows_secret=knows_secret)
+    placer = await launched(api, has_secret=has_secret)
     order = order_of(*slots)
     late = next(one for one in await requests_of(order) if names_of(one) == f"train-{slots[-1]}-g1")
     api.after = failing_once(late, Unreachable("no answer for 30 s"))

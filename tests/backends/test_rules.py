@@ -227,7 +227,7 @@ def test_re_issued_jobs_come_first_then_priority_then_the_order_of_asking() -> N
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class ClusterRecord:
     id: str = "demo"
     newest: int = 5
     newest_run: str = "run-2"
@@ -236,11 +236,11 @@ class Known:
 
 
 def test_orders_of_another_generation_than_the_newest_are_refused() -> None:
-    ownership.refuse_other(Known(), 5)
+    ownership.refuse_other(ClusterRecord(), 5)
     with pytest.raises(StaleGeneration):
-        ownership.refuse_other(Known(), 4)
+        ownership.refuse_other(ClusterRecord(), 4)
     with pytest.raises(WrongCluster):
-        ownership.refuse_other(Known(), 6)
+        ownership.refuse_other(ClusterRecord(), 6)
 
 
 def test_a_job_that_does_not_say_where_it_began_is_at_home_everywhere() -> None:
@@ -251,21 +251,21 @@ def test_a_job_that_does_not_say_where_it_began_is_at_home_everywhere() -> None:
 
 
 def test_nothing_is_made_of_a_generation_that_has_ended() -> None:
-    ownership.refuse_ended(Known(), 5)
+    ownership.refuse_ended(ClusterRecord(), 5)
     with pytest.raises(StaleGeneration):
-        ownership.refuse_ended(Known(), 4)
+        ownership.refuse_ended(ClusterRecord(), 4)
 
 
 @pytest.mark.parametrize(("run", "own_generation"), [("run-2", 3), ("run-1", 5), ("janitor", None)])
 def test_the_owner_and_who_never_had_a_generation_may_end_a_job(
     run: str, own_generation: int | None
 ) -> None:
-    ownership.refuse_late_end(Known(), run, own_generation)
+    ownership.refuse_late_end(ClusterRecord(), run, own_generation)
 
 
 def test_an_earlier_run_may_not_end_what_a_later_one_began() -> None:
     with pytest.raises(StaleGeneration):
-        ownership.refuse_late_end(Known(), "run-1", 4)
+        ownership.refuse_late_end(ClusterRecord(), "run-1", 4)
 
 
 GENERATIONS = {
@@ -280,7 +280,8 @@ GENERATIONS = {
 def test_which_generation_a_key_is_given(name: str) -> None:
     before, above, newest, expected = GENERATIONS[name]
     assert (
-        ownership.generation_for(Known(newest_on_storage=newest), before, above=above) == expected
+        ownership.generation_for(ClusterRecord(newest_on_storage=newest), before, above=above)
+        == expected
     )
 
 

@@ -35,7 +35,7 @@ class Training:
             fresh.write_text(json.dumps({"step": self.step}))
             fresh.replace(CHECKPOINTS / f"step-{self.step}.json")
 
-    def asked_to_end(self, _number: int, _frame: FrameType | None) -> None:
+    def note_order_to_end(self, _number: int, _frame: FrameType | None) -> None:
         self.save()
         sys.exit(0)
 
@@ -43,7 +43,7 @@ class Training:
         if os.environ.get("SAVES_ON_SIGNAL", "1") == "1":
             signal.signal(signal.SIGUSR1, lambda *_: self.save())
         is_deaf = "IGNORES_SIGTERM" in os.environ
-        signal.signal(signal.SIGTERM, signal.SIG_IGN if is_deaf else self.asked_to_end)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if is_deaf else self.note_order_to_end)
         while self.step < int(os.environ.get("STEPS", "100")):
             time.sleep(float(os.environ.get("STEP_S", "0.02")))
             if CONTROL.exists():

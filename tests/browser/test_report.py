@@ -186,7 +186,7 @@ CONTRASTS = """
 def test_every_text_stands_out_from_its_ground(
     name: str, scheme: Scheme, browser: Browser, files: dict[str, Path]
 ) -> None:
-    """By 4.5 to 1, as WCAG 2 wants it (AA)."""
+    """The contrast is 4.5 to 1 at least, as WCAG 2 wants it (AA)."""
     browser.open(files[name], width=PHONE, scheme=scheme)
     assert browser.evaluate(CONTRASTS) == {}
 

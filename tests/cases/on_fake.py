@@ -154,8 +154,8 @@ def _directories(spec: JobSpec, entries: tuple[Entry, ...]) -> tuple[Directory, 
     """What an agent would have written."""
     with tempfile.TemporaryDirectory() as root:
         entries = tuple(replace(entry, model_dir=root, workdir=None) for entry in entries)
-        for asked_for in journal_commands(JOB, journals.formatted(spec, entries)):
-            storage.write(asked_for)
+        for command in journal_commands(JOB, journals.formatted(spec, entries)):
+            storage.write(command)
         return directories(Path(root))
 
 

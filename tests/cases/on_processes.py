@@ -257,8 +257,8 @@ class OnProcesses(ABC):
             if following and _leads_to(deed, following[0]):
                 await self._until(is_beyond, "the next generation")
             self.worker.kill9()
-            is_anew = self.case.trainer is not None
-            assert not is_anew or self._generation() == newest, "nothing was left to be recovered"
+            is_second = self.case.trainer is not None
+            assert not is_second or self._generation() == newest, "nothing was left to be recovered"
         await self.worker.start()
 
     async def _has_begun_that_step(self) -> bool:

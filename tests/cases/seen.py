@@ -192,7 +192,7 @@ def _attempt(run: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(run.get(key) for key in ("status", "starting_step", "ending_step", "num_csx"))
 
 
-def _as_theirs(case: Case, result: CaseResult) -> Iterator[str]:
+def _as_expected_there(case: Case, result: CaseResult) -> Iterator[str]:
     if case.trainer is not None:
         return
     metadata, status = result.modelarts_view["metadata"], result.modelarts_view["status"]
@@ -243,5 +243,5 @@ LOOKS = (
         _log,
         _attempts,
     ),
-    *(_as_theirs, _precheck, _events, _place),
+    *(_as_expected_there, _precheck, _events, _place),
 )

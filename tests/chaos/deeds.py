@@ -27,7 +27,7 @@ from tests.support.workerproc import ROOT, WorkerProcess
 from tests.support.world import World
 
 REACHED_S = 5.0
-"""So long the server is waited for by what only makes sense at once."""
+"""How long a deed that only makes sense at once waits for the server."""
 
 SLOW_TIMES = 4
 """Times as long as other things: a slow node, a clock that is wrong, workers of the version before."""

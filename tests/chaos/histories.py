@@ -23,7 +23,7 @@ from tests.replay import joined
 from tests.support.playing.on_processes import decisions_in
 
 KEY = re.compile(r"/recovery-\d+(?:~\d+)?-(?P<level>[a-z_]+)-(?P<cls>[a-z_]+)")
-"""In the ID of a Recovery, which names the restart."""
+"""The part of a Recovery's ID that names the restart."""
 
 CODE_FAILURES = frozenset(
     {
@@ -108,7 +108,7 @@ def _chain(runs: dict[str, list[HistoryEvent]], last: str) -> list[str]:
 
 
 async def _started(events: Sequence[HistoryEvent]) -> dict[str, Recovery]:
-    """By the run of the Recovery: a reset copies the events before it."""
+    """The Recoveries by their run: a reset copies the events before it."""
     recoveries = {}
     decision: Decision | None = None
     for event in events:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 JOBS = ("first", "second")
 GAPS_S = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 8.0)
-"""Between two events: at once, in the middle of the answer to the one before, or after it."""
+"""Seconds between two events: at once, in the middle of the answer to the one before, or after it."""
 
 LASTS_S = (0.1, 0.5, 1.0, 2.0, 4.0)
 """Of what goes away and comes back."""

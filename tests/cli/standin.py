@@ -281,7 +281,7 @@ class StandIn:
         return {"id": workflow_id, "restart": restart, "text": f"the story of {n}"}
 
     @workflow.query(name="told")
-    def what_was_told(self) -> list[dict[str, Any]]:
+    def received_commands(self) -> list[dict[str, Any]]:
         return self.updates
 
     @workflow.update(name="pause")

@@ -68,7 +68,7 @@ def test_a_mistyped_command_is_shown_one_that_is_alike(capsys: pytest.CaptureFix
     ],
 )
 def test_a_reader_that_closes_its_pipe_is_no_failure(words: str) -> None:
-    """Of `everstep watch` a 1 would say that the job failed."""
+    """An exit code 1 of `everstep watch` would say that the job failed."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:

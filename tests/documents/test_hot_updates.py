@@ -134,8 +134,8 @@ def test_saying_what_is_so_already_is_fine() -> None:
 def test_what_may_not_change_is_refused_with_a_sentence(field: str, fragment: Any) -> None:
     with pytest.raises(InvalidSpec) as caught:
         patch(FULL, fragment)
-    ((said_field, message),) = caught.value.problems
-    assert said_field == field
+    ((named_field, message),) = caught.value.problems
+    assert named_field == field
     assert len(message) > 20
 
 
@@ -212,8 +212,8 @@ def test_nothing_that_a_job_writes_moves_whoever_named_it(way: str) -> None:
     document, field, fragment = MOVES[way]
     with pytest.raises(InvalidSpec) as caught:
         patch(document, fragment)
-    ((said_field, message),) = caught.value.problems
-    assert said_field == field
+    ((named_field, message),) = caught.value.problems
+    assert named_field == field
     assert "while the job runs" in message
 
 

@@ -48,8 +48,8 @@ def test_wrong_document_gets_one_line_that_names_its_field(file: Path) -> None:
     with pytest.raises(InvalidSpec) as caught:
         compile_document(read_text(file.read_bytes()))
     assert time.process_time() - began < SECONDS
-    ((said_field, message),) = caught.value.problems
-    assert said_field == field
+    ((named_field, message),) = caught.value.problems
+    assert named_field == field
     assert fragment in message
     assert str(caught.value) == f"{field}: {message}"
     assert str(caught.value).isprintable()

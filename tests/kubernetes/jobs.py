@@ -26,7 +26,7 @@ SHORT_FENCE_S = 3.0
 busy machine several readings may take longer, and then the ranks are ended."""
 NOT_READY_S = 0.5
 RANKS_USER = 1000
-"""Of pods whose template names none."""
+"""The user of pods whose template names none."""
 TRAINER = Path(__file__).parents[1] / "backends" / "trainer.py"
 
 

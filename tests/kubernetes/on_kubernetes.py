@@ -162,10 +162,10 @@ class OnKubernetes(OnProcesses):
     def _signal(self, job: str, rank: str, number: int) -> None:
         marks = {f"EVERSTEP_JOB={job}".encode(), f"RANK={rank}".encode()}
         for pid in processes_marked(marks, script=WITNESS.name):
-            if self._is_ours(pid):
+            if self._is_of_this_run(pid):
                 os.kill(pid, number)
 
-    def _is_ours(self, pid: int) -> bool:
+    def _is_of_this_run(self, pid: int) -> bool:
         """Cases played at the same time have jobs of one name; a rank of theirs may just have ended."""
         try:
             return Path(f"/proc/{pid}/root{STORAGE}").samefile(self.home)

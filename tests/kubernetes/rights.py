@@ -20,9 +20,9 @@ from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.shared import ROOT
 
 MANIFEST = ROOT / "deploy" / "kubernetes" / "rbac.yaml"
-"""In the workers' own namespace, and of the whole cluster."""
+"""The rights in the workers' own namespace, and in the whole cluster."""
 OF_JOBS = ROOT / "deploy" / "job-namespace" / "rbac.yaml"
-"""In a namespace of jobs. Most tests have jobs in that of the workers, with both."""
+"""The rights in a namespace of jobs. Most tests have jobs in that of the workers, with both."""
 BOTH = (MANIFEST, OF_JOBS)
 NAMESPACE = "-NAMESPACE"
 """At the end of the name of an object that belongs to no namespace."""

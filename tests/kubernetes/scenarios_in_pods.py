@@ -59,8 +59,8 @@ SENTENCES: Mapping[str, str] = {
     "XID 79": "79",
     "storage.given_up": "storage.unwritable",
 }
-"""By the words here. A scheduler preempts pods, and the end of a pod or container is a fact besides that of
-its agent, which a job may have seen as well by the time it decides."""
+"""The scenarios' words by those of pods. A scheduler preempts pods, and the end of a pod or container is a
+fact besides that of its agent; a job may have seen both by the time it decides."""
 
 NODE_NAME = re.compile(r"\bn\d+\b")  # on the fake cluster
 WAITS = re.compile(r"(waiting for|it waited for) [^;]*")
@@ -113,14 +113,14 @@ ALONE = frozenset(
         "one_machine_fewer_devices",
     }
 )
-"""On a cluster of their own: its only node is never isolated. Pods request devices there, as only their
-number keeps a pod off a node with a broken one."""
+"""Scenarios that get a cluster of their own, whose only node is never isolated. Pods request devices there,
+as only their number keeps a pod off a node with a broken one."""
 DONE_HERE = (
     *("kill", "kill-agent", "hang", "silence", "unsilence"),
     *("node-down", "node-up", "add-node", "partition", "maintenance", "preempt", "device", "clear"),
     "storage",
 )
-"""Faults that can happen in any cluster, whoever causes them there."""
+"""Faults that can happen in any cluster, by whatever cause."""
 LEVELS: Mapping[str, str] = {
     "critical": "SeparateNPU",
     "warning": "NotHandleFault",
@@ -188,7 +188,7 @@ class BrokenDevice:
 
 
 class InPods(OnProcesses):
-    """With one namespace, and nodes for it alone."""
+    """A scenario in pods of one namespace, on nodes for it alone."""
 
     cluster_name: ClassVar[str] = CLUSTER
 
@@ -398,8 +398,8 @@ class InPods(OnProcesses):
         await self.machines.fault("device-count", node=node, **count)
 
     async def _report(self, device: BrokenDevice, level: str) -> None:
-        found = device.as_info(level)
-        await self.machines.fault("device-config-map", node=device.node, device_info=found)
+        device_info = device.as_info(level)
+        await self.machines.fault("device-config-map", node=device.node, device_info=device_info)
 
     async def _submitted(self, *words: Any) -> WorkflowHandle[Any, Any]:
         self.tasks.append(asyncio.create_task(self._go_on_naming()))
@@ -463,10 +463,10 @@ class InPods(OnProcesses):
     def sense(self, played: Played) -> list[str]:
         """The sense of the course, with nodes as on the fake cluster."""
         in_fake = {node: name for name, node in self.node_of.items()}
-        words = {ours: in_fake[ours] for ours in sorted(in_fake, key=len, reverse=True)}
+        words = {name: in_fake[name] for name in sorted(in_fake, key=len, reverse=True)}
         lines = sense(played)
-        for ours, theirs in {**words, **SENTENCES}.items():
-            lines = [line.replace(ours, theirs) for line in lines]
+        for in_pods, on_fake in {**words, **SENTENCES}.items():
+            lines = [line.replace(in_pods, on_fake) for line in lines]
         return [_sorted(line) for line in of_all(lines)]
 
 
@@ -479,7 +479,7 @@ def _sorted(line: str) -> str:
     what, colon, nodes = line.partition("isolated: ")
     if not what:
         return f"{what}{colon}{' '.join(sorted(nodes.split()))}"
-    return LISTED.sub(lambda found: ", ".join(sorted(found[0].split(", "))), line)
+    return LISTED.sub(lambda match: ", ".join(sorted(match[0].split(", "))), line)
 
 
 def anywhere(lines: Sequence[str]) -> list[str]:
@@ -489,7 +489,7 @@ def anywhere(lines: Sequence[str]) -> list[str]:
 
 
 def of_all(lines: Sequence[str]) -> list[str]:
-    """What of the sense of a course is the same whoever schedules pods and watches devices."""
+    """What of the sense of a course does not depend on the scheduler of pods or the watch of devices."""
     lines = [NODE_NAME.sub("a node", line) if OF_SEVERAL.search(line) else line for line in lines]
     for pattern, words in (
         (WAITS, r"\1 places"),

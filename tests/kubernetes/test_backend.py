@@ -210,7 +210,7 @@ async def test_a_pod_that_no_node_can_take_says_so_in_the_words_of_the_scheduler
     spec["containers"] = [{**spec["containers"][0], **large}]
     waits: list[str] = []
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         state = await lab.backend.ensure_placed(
             job.place_order(pod_template={"spec": spec}, recreate=())
         )
@@ -218,5 +218,5 @@ async def test_a_pod_that_no_node_can_take_says_so_in_the_words_of_the_scheduler
         waits.append(state.waiting_for)
         return "Insufficient cpu" in state.waiting_for
 
-    await until(is_told)
+    await until(is_reported)
     await job.gone()

@@ -57,13 +57,13 @@ async def test_one_call_sees_a_record_as_it_was_and_loses_nothing_of_another_wor
     def ids(books: JobBooks) -> list[str]:
         return [fact.id for fact in books.facts_after("")[0]]
 
-    call, others = BooksOfOneCall(books=lab.backend.books), lab.backend.books
+    call, lab_books = BooksOfOneCall(books=lab.backend.books), lab.backend.books
     await call.change("one-call", lambda books: report(books, 1))
-    await others.change("one-call", lambda books: report(books, 2))
+    await lab_books.change("one-call", lambda books: report(books, 2))
     assert await call.change("one-call", ids) == ["f1"]
     await call.change("one-call", lambda books: report(books, 3))
     assert await call.change("one-call", ids) == ["f1", "f2", "f3"]
-    assert await others.change("one-call", ids) == ["f1", "f2", "f3"]
+    assert await lab_books.change("one-call", ids) == ["f1", "f2", "f3"]
 
 
 async def test_a_cursor_reads_each_fact_once_and_an_object_never_grows_too_large(
@@ -217,7 +217,7 @@ async def test_a_record_that_changes_at_each_write_is_an_error_that_names_it(
 async def test_a_namespace_that_was_deleted_is_an_error_instead_of_a_wait_without_end(
     cluster: ClusterAccess,
 ) -> None:
-    """For a worker with rights in all namespaces; those in one are deleted with it."""
+    """The worker has rights in all namespaces; rights in one are deleted with it."""
     fact = Fact(id="one", kind="node.down", at=1.0)
     folder = FolderClaim(
         path="/m", field="model_dir", places=(FolderPlace("claim deleted/one", "/"),)

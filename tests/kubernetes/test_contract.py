@@ -56,7 +56,7 @@ PROMISES: tuple[ModuleType, ...] = (
     test_starts,
     test_stops,
 )
-"""Without test_repairs: devices alone are neither healed nor checked."""
+"""The contract tests of this cluster, without test_repairs: devices alone are neither healed nor checked."""
 
 ELSEWHERE: Mapping[str, str] = {
     "test_without_proof_the_fence_holds_when_its_time_has_passed": _NODES,

@@ -48,7 +48,7 @@ async def test_a_pod_without_a_node_stays_pending_and_says_why(api: Api, namespa
 
 
 async def test_pod_groups_are_served_and_can_be_deleted(api: Api, namespace: str) -> None:
-    """With the gate off in the controller manager the group's finalizer stays for ever."""
+    """The group's finalizer would stay for ever with the gate off in the controller manager."""
     groups = f"/apis/scheduling.k8s.io/v1beta1/namespaces/{namespace}/podgroups"
     group = {"metadata": {"name": "gang"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
     await api.create(groups, group)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.demos import assert_ended, assert_nothing_is_left, demo, processes_of
-from tests.support.machine import until_says
+from tests.support.machine import until_printed
 from tests.support.patience import HUNG_S
 
 DEMO = [sys.executable, "-m", "examples.demo_kubernetes"]
@@ -19,7 +19,7 @@ DEMO = [sys.executable, "-m", "examples.demo_kubernetes"]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Of a short name: sockets below it have names of at most 107 characters."""
+    """A folder of a short name: sockets below it have names of at most 107 characters."""
     with tempfile.TemporaryDirectory(prefix="everstep-") as name:
         Path(name).chmod(0o755)  # the ranks are another user
         yield Path(name)
@@ -60,7 +60,7 @@ def test_three_faults_of_a_cluster_cost_the_demo_no_bit_of_its_weights(folder: P
 
 def test_a_signal_ends_every_process_of_the_cluster(folder: Path) -> None:
     with demo(DEMO, folder) as process:
-        until_says(process, "main running")
+        until_printed(process, "main running")
         assert processes_of(folder)
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=HUNG_S)

@@ -86,7 +86,7 @@ async def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, overlay: P
 
 @pytest.fixture
 def administrator(cluster: ClusterAccess, tmp_path: Path) -> Kubectl:
-    """Of all namespaces."""
+    """kubectl with the rights of an administrator of all namespaces."""
     return Kubectl(cluster, "", tmp_path)
 
 
@@ -135,7 +135,7 @@ async def test_what_is_to_try_it_out_makes_its_namespaces_and_enforces_the_restr
 async def test_the_overlay_of_the_page_applies_as_it_is_written(
     administrator: Kubectl, api: Api, tmp_path: Path
 ) -> None:
-    """Beside a clone, as its paths say. Its image is not here."""
+    """The overlay stands beside a clone, as its paths say. Its image is not here."""
     shutil.copytree(DEPLOY, tmp_path / "everstep" / "deploy")
     folder = tmp_path / "gpu"
     folder.mkdir()
@@ -190,7 +190,7 @@ async def test_two_groups_of_workers_share_no_object(
 async def test_an_overlay_that_leaves_out_the_names_is_refused(
     kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
-    """By the API server, instead of taking objects of another group."""
+    """The API server refuses it, instead of taking objects of another group."""
     folder = tmp_path / "without"
     folder.mkdir()
     resources = [os.path.relpath(KUBERNETES, folder)]
@@ -278,7 +278,7 @@ def test_the_image_is_made_of_what_is_there() -> None:
 async def test_the_pods_of_the_manifest_pass_the_restricted_level(
     kubectl: Kubectl, api: Api, namespace: str, tmp_path: Path
 ) -> None:
-    """Without the overlay of these tests: a namespace that warns of anything less strict warns of nothing."""
+    """A namespace that warns of anything less strict warns of nothing, without the overlay of these tests."""
     rendered = yaml.safe_load_all(await kubectl("kustomize", str(GROUP)))
     (deployment,) = (one for one in rendered if one["kind"] == "Deployment")
     deployment["metadata"]["namespace"] = namespace

@@ -84,8 +84,8 @@ async def test_a_container_reads_its_variables_and_volumes(
         "reader", lambda pod: pod["status"].get("phase") in {"Failed", "Succeeded"}
     )
     assert ending(pod)["exitCode"] == 0
-    seen = (tmp_path / "job" / "seen").read_text().split()
-    assert seen == [
+    words = (tmp_path / "job" / "seen").read_text().split()
+    assert words == [
         "reader-hidden-$(POD)-$(NONE)",
         pod["status"]["podIP"],
         "red",

@@ -37,7 +37,7 @@ TEAM = "team"
 ONE = {"resources": {"requests": {"cpu": "1"}}}
 """What a pod takes of a queue."""
 CHECKPOINTS = 15
-"""So many are saved while a job does not try to grow: each one would do for that."""
+"""How many are saved while a job does not try to grow: each one would do for that."""
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +56,17 @@ class Queue:
     namespace: str
 
     async def make(self) -> None:
-        own = {"apiVersion": "kueue.x-k8s.io/v1beta2", "metadata": {"name": self.namespace}}
-        await self.api.create(f"{API}/resourceflavors", {**own, "kind": "ResourceFlavor"})
+        head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "metadata": {"name": self.namespace}}
+        await self.api.create(f"{API}/resourceflavors", {**head, "kind": "ResourceFlavor"})
         spec = {
             "namespaceSelector": {},
             "preemption": {"withinClusterQueue": "LowerPriority"},
             **self._quota(2),
         }
-        await self.api.create(f"{API}/clusterqueues", {**own, "kind": "ClusterQueue", "spec": spec})
-        local = {**own, "kind": "LocalQueue", "metadata": {"name": TEAM}}
+        await self.api.create(
+            f"{API}/clusterqueues", {**head, "kind": "ClusterQueue", "spec": spec}
+        )
+        local = {**head, "kind": "LocalQueue", "metadata": {"name": TEAM}}
         path = f"{API}/namespaces/{self.namespace}/localqueues"
         await self.api.create(path, {**local, "spec": {"clusterQueue": self.namespace}})
 
@@ -378,7 +380,7 @@ async def test_pods_that_wait_for_a_node_take_a_released_one_with_the_quota_that
 async def test_a_job_of_more_pods_than_a_group_may_have_roles_is_admitted(
     queue: Queue, lab: KubernetesLab
 ) -> None:
-    """Its pods differ in their affinity, by which Kueue tells roles apart. There are fewer nodes."""
+    """Its pods differ in their affinity, by which Kueue distinguishes roles. There are fewer nodes."""
     await queue.set_quota(20)
     job = JobOfQueue(lab, id="many", slots=tuple(range(20)), env=NEVER_ENDS)
     await job.new_generation("launch")

@@ -487,7 +487,7 @@ async def test_a_pod_has_what_the_page_says(api: Api, namespace: str) -> None:
 async def test_the_lines_of_the_page_change_what_a_pod_has(
     api: Api, namespace: str, what: str
 ) -> None:
-    """In a namespace that enforces no level."""
+    """The namespace enforces no level."""
     without_level = f"plain-{namespace}"
     with contextlib.suppress(ApiError):  # an earlier one of these made it
         await api.create("/api/v1/namespaces", {"metadata": {"name": without_level}})

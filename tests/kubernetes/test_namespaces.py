@@ -448,9 +448,9 @@ async def test_no_other_rule_of_job_namespaces_grants_a_right_again(
     await rights.grant_all_but(api, team, right, workers_in=namespace)
     try:
         await until(is_refused)
-        others = rights.granted(rights.OF_JOBS) - {right}
+        other_rights = rights.granted(rights.OF_JOBS) - {right}
         are_allowed = [
-            await rights.is_allowed(api, team, *one, workers_in=namespace) for one in others
+            await rights.is_allowed(api, team, *one, workers_in=namespace) for one in other_rights
         ]
         assert all(are_allowed)
     finally:

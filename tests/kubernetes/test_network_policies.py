@@ -152,7 +152,7 @@ RANK = Peer(namespace=JOBS, labels=JOB_POD["metadata"]["labels"])
 OTHER_RANK = replace(RANK, labels={**RANK.labels, **names.labels("abc123", OTHER_JOB)})
 TEAM_RANK = replace(RANK, namespace=TEAM)
 PLAIN_RANK = replace(RANK, namespace="plain")
-"""In a namespace without the policy of deploy/job-namespace."""
+"""A rank in a namespace without the policy of deploy/job-namespace."""
 BARE_RANK = replace(RANK, labels={**RANK.labels, **names.labels("abc123", "bare")})
 BARE_TEAM_RANK = replace(BARE_RANK, namespace=TEAM)
 """Of a job whose own policy was deleted."""
@@ -167,7 +167,7 @@ POLICIES = [*NEEDED, *policies_of_jobs(JOBS, JOB, OTHER_JOB), *policies_of_jobs(
 STRANGER = Peer(namespace=JOBS, labels={"app": "another"})
 FAR_STRANGER = replace(STRANGER, namespace="elsewhere")
 FALSE_WORKER = Peer(namespace="elsewhere", labels=WORKER.labels)
-"""Of another namespace."""
+"""A pod of another namespace with the labels of a worker."""
 MONITOR = Peer(namespace="monitoring", labels={"app": "prometheus"})
 MASTER_PORT, UI, METRICS = 20_000, TEMPORAL_PORTS["ui"], WORKER_PORTS["metrics"]
 GRPC = TEMPORAL_PORTS["grpc"]

@@ -42,11 +42,11 @@ pytestmark = pytest.mark.long
 FIGURES = logging.getLogger("figures")
 
 STEPS = ("stop", "resume", "start")
-"""Of a restart in place."""
+"""The steps of a restart in place."""
 OUTAGE_S = 60.0
 """The API server is away for so long: nothing that ends earlier shows that it may be as long."""
 BUSY_MOST = 0.3
-"""Of a processor."""
+"""Largest share of a processor."""
 JOB, SOUND = "hit", "sound"
 STEP_S = 0.1
 

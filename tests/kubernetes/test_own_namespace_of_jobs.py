@@ -30,7 +30,7 @@ from tests.testbed.machines import Machines
 async def worker_kubeconfig(
     cluster: ClusterAccess, api: Api, namespace: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[str]:
-    """Of workers with the rights of deploy/kubernetes alone."""
+    """A kubeconfig of workers with the rights of deploy/kubernetes alone."""
     path = tmp_path_factory.mktemp("rights") / "kubeconfig"
     async with rights.of_workers(cluster, api, namespace, path, rights.MANIFEST) as kubeconfig:
         yield kubeconfig

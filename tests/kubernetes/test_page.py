@@ -155,7 +155,7 @@ def _has_recovered(status: Mapping[str, Any]) -> bool:
 async def test_the_overlay_of_the_page_sets_image_cluster_and_server(
     cluster: ClusterAccess, tmp_path: Path
 ) -> None:
-    """Beside a clone, as its paths say."""
+    """The overlay stands beside a clone, as its paths say."""
     (tmp_path / "everstep").mkdir()
     shutil.copytree(ROOT / "deploy", tmp_path / "everstep" / "deploy")
     folder = tmp_path / "gpu"

@@ -24,7 +24,7 @@ COLUMNS = "everstep.dev/job,everstep.dev/phase,everstep.dev/slot,everstep.dev/ge
 
 @pytest.fixture
 async def site(site: Site, cluster: ClusterAccess, namespace: str) -> Site:
-    """Of a user whose kubeconfig reaches the cluster."""
+    """The site of a user whose kubeconfig reaches the cluster."""
     site.env |= {"EVERSTEP_KUBE_NAMESPACE": namespace, "KUBECONFIG": cluster.kubeconfig}
     return site
 

@@ -22,7 +22,7 @@ def disrupted(reason: str, message: str = "why") -> Json:
 
 
 def stopped(reason: str) -> Json:
-    """By Kueue."""
+    """The status of a pod that Kueue stopped."""
     condition = {"type": "TerminationTarget", "status": "True", "reason": reason, "message": "why"}
     return {"conditions": [condition]}
 

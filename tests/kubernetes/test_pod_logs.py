@@ -13,7 +13,7 @@ from everstep.backends.tools import RankLog
 
 
 async def test_lines_are_told_apart_by_generation_and_rank_and_keep_their_time() -> None:
-    """With times as an API server writes them; what no rank printed is left out."""
+    """The times are as an API server writes them; what no rank printed is left out."""
     api = ScriptedApi(
         [
             b"2026-01-31T12:00:00.5Z [g1 rank 0] step 1\n2026-01-31T12:00:01.25Z [g2 ran",

@@ -112,8 +112,8 @@ async def test_pods_that_kueue_holds_go_when_their_job_ends(
     await job.launch()
     for slot in job.slots:
         await hold(api, f"{pods}/held-{slot}-g1", HOLD, "example.test/other")
-    gone = await job.backend.ensure_gone(job.ref)
-    assert not gone.done
+    answer = await job.backend.ensure_gone(job.ref)
+    assert not answer.done
 
     async def only_the_other_holds() -> bool:
         await job.backend.ensure_gone(job.ref)

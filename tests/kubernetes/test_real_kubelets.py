@@ -93,7 +93,7 @@ async def test_a_killed_container_is_told_and_its_pod_alone_is_replaced(
 async def test_an_image_that_cannot_be_pulled_is_named_within_ten_seconds(
     containers: LabOfContainers,
 ) -> None:
-    """In the words of a real kubelet: nothing listens at that registry."""
+    """The words are those of a real kubelet: nothing listens at that registry."""
     job = KubernetesRun(containers, id="no-image", slots=(0,))
     await job.new_generation("launch")
     order = job.place_order(image="127.0.0.1:1/trainer:1")

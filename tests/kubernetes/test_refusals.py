@@ -39,8 +39,8 @@ class Refusing:
 def placer(api: Any, watch: Any = None) -> PodPlacer:
     unused: Any = None
     parts = ("books", "pods", "agents", "settings", "groups", "withdrawals", "reconciler")
-    others = dict.fromkeys((*parts, "queues", "agent"), unused)
-    return PodPlacer(api=api, namespace="jobs", home="jobs", watch=watch, **others)
+    unused_parts = dict.fromkeys((*parts, "queues", "agent"), unused)
+    return PodPlacer(api=api, namespace="jobs", home="jobs", watch=watch, **unused_parts)
 
 
 NO_ACCOUNT = (

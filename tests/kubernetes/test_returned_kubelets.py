@@ -73,7 +73,7 @@ class Training:
         return [one for one in notes if (one["generation"], one["rank"]) == (generation, 0)]
 
     def saved_by(self) -> dict[int, int]:
-        """By the step of each checkpoint the generation that wrote it."""
+        """The generation that wrote each checkpoint, by its step."""
         saved = [json.loads(path.read_text()) for path in self.folder.glob("step-*.json")]
         return {one["step"]: one["generation"] for one in saved}
 

@@ -66,8 +66,8 @@ async def test_no_other_rule_grants_a_right_again(
     await rights.grant_all_but(api, namespace, right_of_worker)
     try:
         await until(is_refused)
-        others = rights.granted() - {right_of_worker}
-        assert all([await rights.is_allowed(api, namespace, *one) for one in others])
+        other_rights = rights.granted() - {right_of_worker}
+        assert all([await rights.is_allowed(api, namespace, *one) for one in other_rights])
     finally:
         await rights.grant_all_but(api, namespace, None)
     await until(lambda: rights.is_allowed(api, namespace, *right_of_worker))
@@ -93,12 +93,12 @@ async def test_a_rank_finds_no_credential_of_kubernetes_or_temporal(lab: Kuberne
 
 
 async def test_an_agent_refuses_the_credentials_of_another_job(lab: KubernetesLab) -> None:
-    mine, other = (KubernetesRun(lab, id=name, env=NEVER_ENDS) for name in ("mine", "other"))
-    for job in (mine, other):
+    first, other = (KubernetesRun(lab, id=name, env=NEVER_ENDS) for name in ("mine", "other"))
+    for job in (first, other):
         await job.launch()
         await job.step(1)
     pods = lab.backend.placer.pods
-    uid = (await mine.pod(0)).uid
+    uid = (await first.pod(0)).uid
     secret, foreign = await pods.credentials_of("mine"), await pods.credentials_of("other")
     no_certificate = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     no_certificate.load_verify_locations(cadata=secret[wire.AUTHORITY])
@@ -122,7 +122,7 @@ async def test_an_agent_refuses_the_credentials_of_another_job(lab: KubernetesLa
         finally:
             link.close()
     assert answered == ["its own"]
-    for job in (mine, other):
+    for job in (first, other):
         await job.gone()
 
 

@@ -57,7 +57,7 @@ OWN_RULE = affinity(expression(HOST, "NotIn", "h1"))
 OWN_FIELD = affinity(
     {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}
 )
-"""Of the template."""
+"""A term of the pod template by a field of a node."""
 EMPTY_OR_POOL = affinity({"matchExpressions": []}, expression("pool", "Exists"))
 
 LONG = ".".join(["n" * 60] * 2)

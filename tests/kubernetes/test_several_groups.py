@@ -45,7 +45,7 @@ class Group:
 
 @pytest.fixture
 def administrator(cluster: ClusterAccess, tmp_path: Path) -> Kubectl:
-    """Of all namespaces."""
+    """kubectl with the rights of an administrator of all namespaces."""
     return Kubectl(cluster, "", tmp_path)
 
 
@@ -202,7 +202,7 @@ def commands_of_page() -> str:
 async def test_the_commands_of_the_page_bring_a_group_with_its_namespaces(
     administrator: Kubectl, cluster: ClusterAccess, api: Api, tmp_path: Path
 ) -> None:
-    """Beside a clone, as its paths say. Its images are not here."""
+    """The overlay stands beside a clone, as its paths say. Its images are not here."""
     shutil.copytree(ROOT / "deploy", tmp_path / "everstep" / "deploy")
     binaries = f"{administrator.binary.parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": binaries, "KUBECONFIG": cluster.kubeconfig, "HOME": str(tmp_path)}

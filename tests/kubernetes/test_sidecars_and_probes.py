@@ -22,7 +22,7 @@ def sidecar(name: str, script: str, **more: Any) -> Json:
 
 
 def on_disk(folder: Path) -> tuple[Json, Json]:
-    """Of a container and of its pod: this folder at /out."""
+    """Fields of a container and of its pod that mount this folder at /out."""
     volumes = [{"name": "out", "hostPath": {"path": str(folder)}}]
     return {"volumeMounts": [{"name": "out", "mountPath": "/out"}]}, {"volumes": volumes}
 

@@ -93,7 +93,7 @@ def made(site: Site, rank: int = 0) -> list[int]:
 
 
 async def steps_after(site: Site, steps: int) -> None:
-    """So many steps more."""
+    """Wait until the job has made that many steps more."""
     goal = len(made(site)) + steps
     await until(lambda: len(made(site)) >= goal)
 

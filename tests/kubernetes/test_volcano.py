@@ -104,7 +104,7 @@ class Team:
         return await bound(self.api, self.namespace, name)
 
     async def uids(self, name: str) -> dict[str, str]:
-        """Of the pods by their slots."""
+        """The uids of the pods by their slots."""
         pods = await pods_of(self.api, self.namespace, name)
         return {
             pod["metadata"]["labels"]["everstep.dev/slot"]: pod["metadata"]["uid"] for pod in pods

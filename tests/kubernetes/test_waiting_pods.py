@@ -115,9 +115,9 @@ async def test_of_a_gang_of_volcano_the_pod_that_has_no_place_says_why(
     text = "0/3 nodes are unavailable: 3 Insufficient cpu."
     await say(api, namespace, last, reason="Unschedulable", message=text)
 
-    async def says_why() -> bool:
+    async def shows_reason() -> bool:
         state = await lab.backend.ensure_placed(order)
         return state.waiting_for == f"pod {last['metadata']['name']}: {text}"
 
-    await until(says_why)
+    await until(shows_reason)
     await job.gone()

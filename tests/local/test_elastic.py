@@ -32,7 +32,7 @@ def document(
 
 
 def worlds(folder: Path) -> Mapping[int, list[tuple[str, ...]]]:
-    """By generation, the variables of its ranks: RANK, WORLD_SIZE, NODE_RANK, NNODES, and the slot."""
+    """The variables of the ranks of each generation: RANK, WORLD_SIZE, NODE_RANK, NNODES, and the slot."""
     environments: dict[int, list[tuple[str, ...]]] = {}
     for path in sorted((folder / "out" / "seen").glob("*.json")):
         env = json.loads(path.read_text())
@@ -106,7 +106,7 @@ Moments = tuple[Moment, ...]
 
 
 KILLS = 2
-"""On each way of a job: a worker that was killed at the first half of the steps is killed at the second."""
+"""Kills on each way of a job: a worker killed in the first half of the steps is killed again in the other."""
 
 
 def of_each_job(steps: list[Moment]) -> list[tuple[Moment, ...]]:
@@ -119,7 +119,7 @@ def of_each_job(steps: list[Moment]) -> list[tuple[Moment, ...]]:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_a_worker_killed_at_any_step_of_scaling_costs_nothing(tmp_path: Path) -> None:
-    """In each job twice on the way in and twice on the way out."""
+    """Each job has its worker killed twice on the way in and twice on the way out."""
     expected = undisturbed(tmp_path / "alone", steps=LONGER)
     slots = asyncio.Semaphore(AT_ONCE)
 

@@ -10,7 +10,7 @@ import pytest
 
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.protocol import wire
-from tests.support.machine import Machine, example, until_says
+from tests.support.machine import Machine, example, until_printed
 from tests.support.patience import HUNG_S
 
 pytestmark = pytest.mark.long
@@ -22,9 +22,11 @@ def test_what_a_helper_holds_is_shown_and_the_next_start_is_forked_from_it(
     changes = {'"--steps", "100"': '"--steps", "400"', "  workdir: .\n": "  prewarm: [decimal]\n"}
     job = example("single", tmp_path / "single", **changes)
     with machine.running("run", str(job)) as process:
-        (server,) = [line.split()[1] for line in until_says(process, "its UI") if "its UI" in line]
+        (server,) = [
+            line.split()[1] for line in until_printed(process, "its UI") if "its UI" in line
+        ]
         assert server == f"{machine.env['TEMPORAL_ADDRESS']},"  # where other commands look for it
-        until_says(process, "step ")
+        until_printed(process, "step ")
         held, status = None, {}
         while held is None:
             job_status = machine.everstep("status", "single", "--json")
@@ -36,7 +38,7 @@ def test_what_a_helper_holds_is_shown_and_the_next_start_is_forked_from_it(
         assert f"{', '.join(status['prewarm_modules'])}; " in page
         assert "MB held" in page
         machine.fault("kill single 0")
-        until_says(process, "restart 1: started")
+        until_printed(process, "restart 1: started")
         (agent,) = (machine.home / "agents").iterdir()
         state = asyncio.run(
             AgentFolder(path=agent).request("GET", f"{wire.STATE}?since=-1&wait_s=0")

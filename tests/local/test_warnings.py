@@ -50,16 +50,16 @@ def test_a_job_that_goes_on_tells_what_is_wrong_with_it(machine: Machine, tmp_pa
     machine.env.pop("TEMPORAL_ADDRESS")  # every command finds the server of `run`
     with machine.running("run", str(document(tmp_path))) as process:
 
-        def until_told(text: str) -> None:
+        def until_printed(text: str) -> None:
             until(lambda: text in machine.everstep("events", "demo").stdout, what=text)
 
-        until_told("warning: no complete checkpoint for")
-        until_told("matches progress.log_pattern")
+        until_printed("warning: no complete checkpoint for")
+        until_printed("matches progress.log_pattern")
         status = machine.everstep("status", "demo")
         assert "progress.log_pattern" in status.stdout
         (tmp_path / "save").touch()
-        until_told("are free for checkpoints, and the last one took")
-        until_told("over: no complete checkpoint for")
+        until_printed("are free for checkpoints, and the last one took")
+        until_printed("over: no complete checkpoint for")
         job_status = json.loads(machine.everstep("status", "demo", "--json").stdout)
         kinds = {warning["kind"] for warning in job_status["warnings"]}
         assert kinds - {"checkpoint_overdue"} == {"log_pattern", "checkpoint_room"}

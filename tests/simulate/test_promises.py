@@ -1,4 +1,4 @@
-"""Over many seeds: the promises hold, and once the faults stop the job finishes."""
+"""The promises hold over many seeds, and once the faults stop the job finishes."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ class Quiet(FakeBackend):
     def __init__(self, *, shows_first: bool) -> None:
         super().__init__()
         self.shows_first = shows_first
-        self.is_asked = asyncio.Event()
+        self.is_called = asyncio.Event()
         self.waits_s = 0.0
 
     async def call(self, verb: str, /, **args: Any) -> Any:
         if verb == "observe" and args["wait_s"] > 0:
             if not self.shows_first:
                 self.waits_s = args["wait_s"]
-                self.is_asked.set()
+                self.is_called.set()
                 await asyncio.Event().wait()
             self.shows_first, args["wait_s"] = False, 0.0
         return await super().call(verb, **args)
@@ -49,7 +49,7 @@ async def left(backend: Quiet, *, time_scale: float = 1.0) -> WatchReport:
     leave = asyncio.Event()
     context = StepContext(backend=backend, quarantine=QuarantineInMemory())
     watching = asyncio.create_task(watch(context, order, leave))
-    await backend.is_asked.wait()
+    await backend.is_called.wait()
     leave.set()
     return await asyncio.wait_for(watching, HUNG_S)
 

@@ -134,19 +134,19 @@ async def test_a_checkpoint_that_nobody_has_seen_yet_is_looked_for_before_a_phas
 
 def comes_late(monkeypatch: pytest.MonkeyPatch, verb: str, *, by_s: float) -> set[int]:
     """The first call of each generation; they are all there."""
-    asked_for: set[int] = set()
+    ordered: set[int] = set()
     original = getattr(FakeBackend, verb)
 
     async def late(self: FakeBackend, order: PlaceOrder | StopOrder) -> Any:
-        if order.generation not in asked_for:
-            asked_for.add(order.generation)
+        if order.generation not in ordered:
+            ordered.add(order.generation)
             cursor, until = "", await self.clock() + by_s
             while await self.clock() < until:
                 cursor = (await self.observe(order.job, cursor=cursor, until=until)).cursor
         return await original(self, order)
 
     monkeypatch.setattr(FakeBackend, verb, late)
-    return asked_for
+    return ordered
 
 
 async def on_four_nodes(*faults: str) -> Simulation:
@@ -166,24 +166,24 @@ async def test_places_asked_for_late_are_not_taken_for_all_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No worker was there for longer than `spare_s`: until then the old pods had no order to end."""
-    asked_for = comes_late(monkeypatch, "ensure_placed", by_s=100.0)
+    ordered = comes_late(monkeypatch, "ensure_placed", by_s=100.0)
     job = await on_four_nodes("slow-teardown n1 3s", "at 200s preempt job")
     (record,) = responses.restarts(job.chronicle)
     assert (record["level"], record["recover_result"]) == ("job", "success")
     assert len(job.state.active) == 4
-    assert asked_for == {1, 2}
+    assert ordered == {1, 2}
 
 
 async def test_places_are_not_taken_for_all_there_are_after_a_stop_that_took_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The wait for a spare is over by then, but the old pods go only now."""
-    asked_for = comes_late(monkeypatch, "ensure_stopped", by_s=100.0)
+    ordered = comes_late(monkeypatch, "ensure_stopped", by_s=100.0)
     job = await on_four_nodes("slow-teardown n1 3s", "at 200s preempt job")
     (record,) = responses.restarts(job.chronicle)
     assert (record["level"], record["recover_result"]) == ("job", "success")
     assert len(job.state.active) == 4
-    assert asked_for == {1, 2}
+    assert ordered == {1, 2}
 
 
 async def test_the_wait_for_a_spare_begins_with_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:

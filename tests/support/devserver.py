@@ -55,7 +55,7 @@ ONE_PARTITION: Mapping[str, str] = {
     "matching.numTaskqueueReadPartitions": "1",
     "matching.numTaskqueueWritePartitions": "1",
 }
-"""With the usual four partitions of a task queue, one forwards tasks and polls to another."""
+"""Each task queue has one partition: of the usual four, one forwards tasks and polls to another."""
 
 ONE_PROCESSOR: Mapping[str, str] = {"GOMAXPROCS": "1", "GOGC": "400"}
 """Its threads do not search idle processors for work, and it collects garbage less often.

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from everstep.processes import free_port
-from tests.support.machine import EXAMPLES, Machine, until_says
+from tests.support.machine import EXAMPLES, Machine, until_printed
 from tests.support.pages import Page
 from tests.support.patience import HUNG_S
 
@@ -45,7 +45,7 @@ def follow(
     ports = ("--port", str(free_port()), "--ui-port", str(free_port()))
     words = shlex.split(serving)[1:]
     with Machine(home=machine.home, env=env).running(*words, *ports, cwd=folder) as process:
-        until_says(process, "Ctrl-C ends")
+        until_printed(process, "Ctrl-C ends")
         for command in after:
             pattern = shows.get(command, "")
             printed[command] = _run_until_it_works(command, folder, env, pattern)

@@ -127,7 +127,7 @@ class Machine:
         return pids
 
 
-def until_says(process: subprocess.Popen[str], *words: str) -> list[str]:
+def until_printed(process: subprocess.Popen[str], *words: str) -> list[str]:
     """Its lines so far, once one of them has one of these words."""
     assert process.stdout is not None
     lines: list[str] = []

@@ -19,7 +19,7 @@ from everstep.report.job_report import causes
 SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_task")
 
 
-def tells_one_story(state: JobState, chronicle: Chronicle) -> None:
+def assert_views_agree(state: JobState, chronicle: Chronicle) -> None:
     left = responses.closing_memo(state, chronicle)
     runs, events = left["report"]["running_records"], left["report"]["events"]
     if (

@@ -1,7 +1,7 @@
 """Metrics, report and records of one job say the same to the second, whatever happened to its workflow.
 
-That they do over every course of events is in tests/core (`tells_one_story`); that they do though a worker is
-killed in a recovery, in test_worker_metrics.py. Here its history is cut: by new runs, and by a reset.
+That they do over every course of events is in tests/core (`assert_views_agree`); that they do though a
+worker is killed in a recovery is in test_worker_metrics.py. Here its history is cut: by new runs, by a reset.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ def innermost(node: Any) -> Iterator[promql_parser.AggregateExpr]:
         if (child := getattr(node, name, None)) is not None
         for one in innermost(child)
     ]
-    is_ours = any(str(one.name).startswith("everstep_") for one in selectors(node))
-    if isinstance(node, promql_parser.AggregateExpr) and is_ours and not below:
+    is_everstep = any(str(one.name).startswith("everstep_") for one in selectors(node))
+    if isinstance(node, promql_parser.AggregateExpr) and is_everstep and not below:
         yield node
     yield from below
 

@@ -135,8 +135,8 @@ async def test_a_failed_build_is_one_line(machine: Machine) -> None:
     (machine.folder / "fail").touch()
     build = machine.build()
     assert await build.ended(within_s=HUNG_S) == 1
-    *_, said_by_go, last = build.output().splitlines()
-    assert said_by_go == "no such module"
+    *_, output_of_go, last = build.output().splitlines()
+    assert output_of_go == "no such module"
     assert last.startswith("error: kube-apiserver was not built")
     assert machine.built() == {}
 

@@ -23,7 +23,7 @@ WITHIN_S = 300.0
 
 
 def undisturbed(script: Path, env: Mapping[str, str], *, world: int = 2) -> None:
-    """So many undisturbed ranks, started by hand, have come to their end."""
+    """Start that many ranks by hand, and wait until they have ended undisturbed."""
     shared = {
         **{k: v for k, v in os.environ.items() if not k.startswith("EVERSTEP_")},
         "WORLD_SIZE": str(world),

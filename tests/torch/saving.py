@@ -101,7 +101,7 @@ def with_dcp(start: Start) -> None:
 def with_transformers(start: Start) -> None:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    class Told(TrainerCallback):  # type: ignore[misc]  # mypy does not see what it inherits
+    class SavesReported(TrainerCallback):  # type: ignore[misc]  # mypy does not see what it inherits
         def on_train_begin(self, *_: Any, model: Model, **__: Any) -> None:
             check(start, model.weights)
 
@@ -126,7 +126,7 @@ def with_transformers(start: Start) -> None:
         ),
         train_dataset=[{"x": torch.zeros(1)} for _ in range(1_000)],
         optimizers=(rate, torch.optim.lr_scheduler.ConstantLR(rate, factor=1.0)),
-        callbacks=[Told()],
+        callbacks=[SavesReported()],
     )
     trainer.train(resume_from_checkpoint=start.path and str(start.path))
 
@@ -135,7 +135,7 @@ def with_lightning(start: Start) -> None:
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    class Told(LightningModule):  # type: ignore[misc]  # mypy does not see what it inherits
+    class ModelWithSavesReported(LightningModule):  # type: ignore[misc]  # mypy does not see what it inherits
         def __init__(self) -> None:
             super().__init__()
             self.inner, self.began = Model(), False
@@ -161,7 +161,11 @@ def with_lightning(start: Start) -> None:
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Told(), torch.utils.data.DataLoader(torch.zeros(1_000, 1)), ckpt_path=start.path)
+    ).fit(
+        ModelWithSavesReported(),
+        torch.utils.data.DataLoader(torch.zeros(1_000, 1)),
+        ckpt_path=start.path,
+    )
 
 
 LIBRARIES: Mapping[str, tuple[Callable[[Start], None], int, tuple[str, ...]]] = {
@@ -180,32 +184,32 @@ class Rank(NamedTuple):
     """A fork."""
 
     pid: int
-    told: int  # a byte for each checkpoint
+    saves: int  # a pipe: a byte for each checkpoint
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        os.close(self.told)
+        os.close(self.saves)
 
 
 def forked(library: str, start: Start, env: Mapping[str, str]) -> Rank:
-    told, tell = os.pipe()
+    saves_read, saves_write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             libc.call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)
             os.environ |= env
-            os.close(told)
-            LIBRARIES[library][0](start._replace(saved=lambda: os.write(tell, b".")))
+            os.close(saves_read)
+            LIBRARIES[library][0](start._replace(saved=lambda: os.write(saves_write, b".")))
         finally:
             traceback.print_exc()
             os._exit(1)
-    os.close(tell)
-    return Rank(pid, told)
+    os.close(saves_write)
+    return Rank(pid, saves_read)
 
 
 class Kills:
-    """Of one library, in one folder."""
+    """The kills of one library, in one folder."""
 
     def __init__(self, library: str, folder: Path, chance: random.Random, elsewhere: Path) -> None:
         self.library, self.folder, self.chance, self.elsewhere = library, folder, chance, elsewhere
@@ -266,11 +270,11 @@ class Kills:
 
 
 def _until_all_have_saved(ranks: Sequence[Rank]) -> None:
-    waited = {rank.told for rank in ranks}
+    waited = {rank.saves for rank in ranks}
     while waited:
-        for told in select.select(waited, (), ())[0]:
-            assert os.read(told, 1), "a rank ended by itself"
-            waited.remove(told)
+        for saves in select.select(waited, (), ())[0]:
+            assert os.read(saves, 1), "a rank ended by itself"
+            waited.remove(saves)
 
 
 def _step(path: Path) -> int:

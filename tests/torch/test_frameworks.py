@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from everstep.protocol import wire
-from tests.support.machine import EXAMPLES, Machine, example, until_says
+from tests.support.machine import EXAMPLES, Machine, example, until_printed
 from tests.torch.ranks import PYTHON, WITHIN_S, observed, process_of, run_of, undisturbed
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
@@ -72,7 +72,7 @@ def test_kills_cost_restarts_and_no_bit(
     undisturbed(EXAMPLES / framework.name / "train.py", {**framework.env, "OUT": str(alone)})
     written = example(framework.name, job, **{'"python3"': f'"{PYTHON}"'}, **framework.longer)
     with machine.running("run", str(written)) as process:
-        lines = until_says(process, "running, generation 1")
+        lines = until_printed(process, "running, generation 1")
         state = trained(machine, generation=0)
         assert not run_of(state)["prewarmed"]
         until(process, lambda: len(saved(job / "out")) >= SAVED)

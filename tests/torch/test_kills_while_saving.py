@@ -17,7 +17,7 @@ from tests.torch.ranks import PYTHON
 
 SEED = 60
 KILLS = {"torch": 20, "dcp": 15, "transformers": 50, "lightning": 50}
-"""So many that several fall into a save: of 50, 33 do with `torch`, 49 with `dcp`, 6 with `transformers`."""
+"""Enough for several kills in a save: of 50, 33 are with `torch`, 49 with `dcp`, 6 with `transformers`."""
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 

@@ -65,7 +65,7 @@ def test_the_exception_is_read_as_the_library_wrote_it(failed: Failed) -> None:
     assert failed.words == "NanError: loss"
 
 
-NOT_TOLD = {
+UNREPORTED = {
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "a setting of torchrun itself",
     "TORCHELASTIC_MAX_RESTARTS": "there is more than one budget",
     "TORCHELASTIC_USE_AGENT_STORE": "our agent has no store",
@@ -93,6 +93,6 @@ def test_a_rank_is_told_what_torchrun_tells(failed: Failed) -> None:
     )
     variables = {**command["env"], **command["ranks"][0]["env"]}
     expected = {
-        name: failed.variables[name] for name in failed.variables.keys() - NOT_TOLD - ITS_OWN
+        name: failed.variables[name] for name in failed.variables.keys() - UNREPORTED - ITS_OWN
     }
     assert {name: str(variables.get(name)) for name in expected} == expected

@@ -74,7 +74,7 @@ def changed(line: Line, script: Path) -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.framework.name)
 def test_a_kill_costs_a_step(line: Line, machine: Machine, tmp_path: Path) -> None:
-    """Of rank 1 and rank 0 by turns, at moments that nothing chooses."""
+    """Rank 1 and rank 0 are killed by turns, at moments that nothing chooses."""
     framework, job = line.framework, tmp_path / "job"
     env = "  env:\n"
     library = {env: f'{env}    PYTHONPATH: "{ROOT}"\n'}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from everstep.protocol import wire
-from tests.support.machine import EXAMPLES, ROOT, Machine, example, until_says
+from tests.support.machine import EXAMPLES, ROOT, Machine, example, until_printed
 from tests.torch.ranks import PYTHON, WITHIN_S, observed, process_of, run_of, undisturbed
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
@@ -80,7 +80,7 @@ print("all the same")
 
 
 def test_a_kill_loses_no_completed_step_and_no_bit(machine: Machine, tmp_path: Path) -> None:
-    """Of rank 1 and rank 0 by turns, at moments that nothing chooses, before any checkpoint."""
+    """Rank 1 and rank 0 are killed by turns, at moments that nothing chooses, before any checkpoint."""
     alone, folder = tmp_path / "alone", tmp_path / "job"
     script = EXAMPLES / "snapshots" / "train.py"
     undisturbed(script, {**ENV, **LIBRARY, "OUT": str(alone)})
@@ -108,7 +108,9 @@ def test_a_job_that_leaves_its_pods_takes_its_last_step_along(
     undisturbed(EXAMPLES / "snapshots" / "train.py", {**ENV, **LIBRARY, "OUT": str(alone)})
     job = example("snapshots", folder, **{'"python3"': f'"{PYTHON}"', "OUT: out": CHANGES})
     with machine.running("run", str(job)) as process:
-        machine.env["TEMPORAL_ADDRESS"] = until_says(process, "its UI")[-1].split()[1].rstrip(",")
+        machine.env["TEMPORAL_ADDRESS"] = (
+            until_printed(process, "its UI")[-1].split()[1].rstrip(",")
+        )
         before = observed(machine, lambda state: trains_on(state, None))
         ordered = machine.everstep("restart", "snapshots", "--level", "job")
         assert ordered.returncode == 0, ordered.stderr

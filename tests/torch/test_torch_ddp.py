@@ -22,7 +22,7 @@ def is_after(state: wire.AgentState, first: wire.AgentState) -> bool:
 
 
 def test_ranks_of_one_helper_draw_different_numbers(machine: Machine, tmp_path: Path) -> None:
-    """Of every generator that PyTorch brings, as after a plain start."""
+    """Every generator that PyTorch brings draws other numbers in each rank, as after a plain start."""
     imports = ", torch._dynamo, torch.distributed.checkpoint.state_dict"
     changes = {'"python3"': f'"{PYTHON}"', imports: ""}
     job = example("torch_ddp", tmp_path / "job", **changes)

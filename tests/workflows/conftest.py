@@ -27,7 +27,7 @@ async def scene(shared: Scene) -> Scene:
 
 
 @pytest.fixture
-def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_other_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that ends waits only briefly for what cannot be written or published."""
     for name in ("LAST_LINES", "LAST_WORDS"):
         monkeypatch.setattr(options, name, timedelta(seconds=0.1))

@@ -244,7 +244,7 @@ async def test_case_57_is_the_same_though_worker_and_server_are_killed_in_betwee
 async def test_the_quarantine_finds_out_by_itself_that_a_fault_lasts_and_that_a_device_is_sound(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    """By the cluster's clock alone: no job reports anything between."""
+    """The cluster's clock alone goes on: no job reports anything between."""
     async with Stage(server, namespace, tmp_path) as stage:
         clock = StandingClock(stage.fake)
         await clock.hold()

@@ -40,7 +40,7 @@ def features(scenario: Scenario) -> frozenset[str]:
 
 SHOWS = {name: features(scenario) for name, scenario in SCENARIOS.items()}
 LINES = {name: len(scenario.golden.splitlines()) for name, scenario in SCENARIOS.items()}
-"""Of its transcript: about what playing it costs."""
+"""The lines of its transcript: about what playing it costs."""
 
 FEWEST = fewest(SHOWS, LINES)
 
@@ -62,6 +62,6 @@ async def test_workflows_leave_the_same_transcript(
     name: str, client: Client, request: pytest.FixtureRequest
 ) -> None:
     if name in UNWRITABLE:
-        request.getfixturevalue("nobody_writes")
+        request.getfixturevalue("no_other_writer")
     scenario = SCENARIOS[name]
     assert transcript(await play(scenario, Durable(client))) == scenario.golden

@@ -85,7 +85,7 @@ def test_a_worker_imports_its_modules_with_few_collections() -> None:
 def test_a_failure_that_has_a_name_is_one_line_ever_more_seldom() -> None:
     away = ApplicationError("100% of it is away", type="BackendUnavailable")
     lines = {attempt: logged(away, attempt) for attempt in range(1, 17)}
-    assert [attempt for attempt, (is_told, _) in lines.items() if is_told] == [1, 2, 4, 8, 16]
+    assert [attempt for attempt, (is_printed, _) in lines.items() if is_printed] == [1, 2, 4, 8, 16]
     _, record = lines[16]
     assert record.getMessage() == "stop of demo: BackendUnavailable: 100% of it is away"
     assert record.exc_info is None
@@ -93,8 +93,8 @@ def test_a_failure_that_has_a_name_is_one_line_ever_more_seldom() -> None:
 
 def test_what_nobody_foresaw_keeps_its_traceback_each_time() -> None:
     for attempt in range(1, 4):
-        is_told, record = logged(KeyError("slot"), attempt)
-        assert is_told
+        is_printed, record = logged(KeyError("slot"), attempt)
+        assert is_printed
         assert record.exc_info is not None
 
 
@@ -177,7 +177,7 @@ async def test_without_a_server_there_is_one_line_that_says_what_to_try(
 
 @pytest.mark.long
 async def test_a_server_that_goes_while_the_worker_begins_is_told_at_once(tmp_path: Path) -> None:
-    """In our sentence alone: the client tries again and again, and warns of it after some time.
+    """Our sentence alone is printed: the client tries again and again, and warns of it after some time.
 
     Only this one has a server that is killed in that moment.
     """

@@ -292,7 +292,7 @@ run.snapshot(50, pickle.PickleBuffer(bytearray(1000)))
 
 
 def test_the_library_works_from_what_its_page_says_to_copy(tmp_path: Path) -> None:
-    """In an image without Everstep; without an agent every call does nothing."""
+    """The copy works in an image without Everstep; without an agent every call does nothing."""
     package, copy = Path(everstep.__file__).parent, tmp_path / "everstep"
     shutil.copytree(package / "train", copy / "train")
     shutil.copytree(package / "protocol", copy / "protocol")

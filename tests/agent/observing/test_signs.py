@@ -38,15 +38,15 @@ def test_who_asks_for_quiet_is_woken_by_news_and_not_by_steps(pod: Pod) -> None:
     )
     pod.runs(script, log_pattern=r"^step (?P<step>\d+)$")
     state = pod.until(lambda s: s["run"] and (s["run"]["step"] or 0) > 0)
-    asked_at = time.monotonic()
+    requested_at = time.monotonic()
     later = pod.quietly(state["version"], quiet_s=1.5)
-    assert time.monotonic() - asked_at >= 1.5
+    assert time.monotonic() - requested_at >= 1.5
     assert (later["version"] > state["version"], later["news"] > state["version"]) == (True, False)
     (pod.home / "end").touch()
     while later["news"] <= state["version"]:
         later = pod.quietly(later["version"], quiet_s=20.0)
     assert [fact["details"]["code"] for fact in exits(later)] == [3]
-    assert time.monotonic() - asked_at < 15.0, "news do not wait for the quiet time"
+    assert time.monotonic() - requested_at < 15.0, "news do not wait for the quiet time"
 
 
 def test_io_of_a_child_is_movement(pod: Pod) -> None:

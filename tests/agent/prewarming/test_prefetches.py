@@ -20,7 +20,7 @@ from tests.agent.pod import LIBRARIES, Pod, is_running, until
 STEPS = r"step (?P<step>\d+)"
 TRAINS = "import time; print('step 1', flush=True); time.sleep(1000)"
 NO_STEP = "import time; print('importing', flush=True); time.sleep(1000)"
-TELLS_PID = "echo $$ > $HOMEDIR/tried"
+WRITES_PID = "echo $$ > $HOMEDIR/tried"
 BEGAN = 1_800_000_000.0
 
 
@@ -89,7 +89,7 @@ def test_the_folder_is_the_one_in_which_the_phase_is_recorded(pod: Pod, tmp_path
 
 
 def test_nothing_is_tried_before_the_first_step(pod: Pod) -> None:
-    trains(pod, plan(pod, 1, TELLS_PID), script=NO_STEP)
+    trains(pod, plan(pod, 1, WRITES_PID), script=NO_STEP)
     before = pod.until(lambda s: s["run"] is not None and s["run"]["moved_at"] is not None)
     until(lambda: pod.state()["now"] > before["now"] + 2.5)
     assert prefetch_results(pod.state()) == []
@@ -116,7 +116,7 @@ def test_one_that_is_killed_or_cannot_be_run_says_nothing(pod: Pod) -> None:
     ]
 
 
-DEAF = f"trap '' TERM; {TELLS_PID}; setsid sleep 1000 & while :; do sleep 0.05; done"
+DEAF = f"trap '' TERM; {WRITES_PID}; setsid sleep 1000 & while :; do sleep 0.05; done"
 
 
 def test_a_stop_with_grace_does_not_wait_for_it(pod: Pod) -> None:
@@ -183,7 +183,7 @@ def test_a_log_that_is_opened_late_is_none_of_the_next_run(pod: Pod, tmp_path: P
 
 
 def test_it_is_no_sign_of_life_of_the_run(pod: Pod) -> None:
-    works = f'{TELLS_PID}; exec {sys.executable} -c "while True: pass"'
+    works = f'{WRITES_PID}; exec {sys.executable} -c "while True: pass"'
     trains(pod, plan(pod, 1, works))
     pid = running(pod)
     until(lambda: cpu(pid) > 20, what="work")

@@ -224,7 +224,7 @@ def test_who_comes_after_a_rank_is_told_nothing_of_what_it_was(pod: Pod) -> None
 NONSENSE = ["{", "7", "[1]", '"rebuild"', "[" * 5000, None]
 
 
-@pytest.mark.parametrize("message", NONSENSE, ids=[str(said)[:8] for said in NONSENSE])
+@pytest.mark.parametrize("message", NONSENSE, ids=[str(row)[:8] for row in NONSENSE])
 def test_who_speaks_nonsense_can_do_nothing_and_people_are_told(
     pod: Pod, message: str | None
 ) -> None:

@@ -125,7 +125,7 @@ def test_ignored_sigterm_ends_after_the_grace(pod: Pod) -> None:
     assert exits(state) == []
 
 
-SAVES_WHEN_THE_FILE_ASKS = f"""{TELL}
+SAVES_AT_THE_FILE = f"""{TELL}
 import json, os, pathlib, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 request = pathlib.Path(os.environ["EVERSTEP_RANK_FOLDER"], "instruction.json")
@@ -137,14 +137,14 @@ tell("saved", request.read_text())
 
 def test_a_file_beside_the_signal_asks_a_script_to_save(pod: Pod) -> None:
     """A script whose libraries take the signal for themselves looks at the file, and gets its time."""
-    pod.runs(SAVES_WHEN_THE_FILE_ASKS)
+    pod.runs(SAVES_AT_THE_FILE)
     assert pod.file("up") == "False"
     pod.stopped(2, grace_s=HUNG_S)
     assert json.loads(pod.file("saved")) == {"generation": 1, "do": "save", "grace_s": HUNG_S}
 
 
 def test_without_grace_no_file_asks(pod: Pod) -> None:
-    (rank,) = pod.runs(SAVES_WHEN_THE_FILE_ASKS)
+    (rank,) = pod.runs(SAVES_AT_THE_FILE)
     pod.file("up")
     pod.stopped(2)
     assert not is_running(rank)

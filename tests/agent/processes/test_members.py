@@ -104,7 +104,7 @@ def kill_the_agent_and_let_its_warden_do_nothing(pod: Pod) -> None:
 
 
 def is_found(pod: Pod, pid: int) -> bool:
-    """Of the list an agent says nothing; it is written at its next look."""
+    """Whether the list names the process. The agent writes it when it looks next, and does not report it."""
     process = proc.find(pid)
     written = members.MemberList.of((pod.home / members.FILE).read_text())
     assert process is not None
@@ -250,15 +250,15 @@ def test_who_may_not_be_asked_is_unknown_and_not_absent() -> None:
                 since = proc.find(hidden.pid)
                 assert since is not None
                 (Path(home) / members.FILE).write_text(f"boot here {since.started}\ncgroup \n")
-                assert _seen_by_nobody(Path(home), hidden.pid) == 0
+                assert _exit_code_of_search(Path(home), hidden.pid) == 0
                 (Path(home) / members.FILE).write_text(f"boot here {since.started + 1}\ncgroup \n")
-                assert _seen_by_nobody(Path(home), hidden.pid) == 4, "it is older than the pod"
+                assert _exit_code_of_search(Path(home), hidden.pid) == 4, "it is older than the pod"
         finally:
             hidden.kill()
 
 
-def _seen_by_nobody(home: Path, expected_count: int) -> int:
-    """0: unknown and none of the pod."""
+def _exit_code_of_search(home: Path, expected_pid: int) -> int:
+    """Return 0 if another user finds that process as unknown, and no process of the pod; else what failed."""
     looker = os.fork()
     if looker == 0:
         code = 3
@@ -267,7 +267,7 @@ def _seen_by_nobody(home: Path, expected_count: int) -> int:
             os.setuid(65534)
             members = Members(home, "somebody").find()
             unknown = [process.pid for process in members.unknown]
-            code = 0 if members.members == [] and expected_count in unknown else 4
+            code = 0 if members.members == [] and expected_pid in unknown else 4
         os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(looker, 0)[1])
 

@@ -76,9 +76,9 @@ def test_files_that_cannot_be_written_are_told_and_nothing_starts(pod: Pod) -> N
 
 
 def test_start_is_answered_with_a_state_that_shows_it(pod: Pod) -> None:
-    asked_at = time.monotonic()
+    requested_at = time.monotonic()
     state = pod.run(FOREVER)
-    answered_s = time.monotonic() - asked_at
+    answered_s = time.monotonic() - requested_at
     assert state["run"] is not None
     assert state["run"]["started_at"] is not None or answered_s >= SOON_S
     assert state["run"]["counts"] == {"schedule_count": 1}
@@ -320,10 +320,10 @@ def test_first_step_wakes_even_who_asks_for_quiet(pod: Pod) -> None:
         "import os\nwhile not os.path.exists('go'): time.sleep(0.005)\nprint('step 1')\ntime.sleep(60)"
     )
     state = pod.until(lambda s: s["run"] and s["run"]["started_at"])
-    asked_at = time.monotonic()
+    requested_at = time.monotonic()
     (pod.home / "go").touch()
     state = pod.quietly(state["version"], quiet_s=20.0)
-    assert time.monotonic() - asked_at < 18.0
+    assert time.monotonic() - requested_at < 18.0
     assert state["run"] is not None
     assert state["run"]["step"] == 1
 

@@ -42,7 +42,7 @@ def saving(pod: Pod) -> Pod:
     return pod
 
 
-def times_asked(pod: Pod) -> int:
+def requests_received(pod: Pod) -> int:
     return pod.log().count("signalled")
 
 
@@ -54,18 +54,18 @@ def test_a_request_is_answered_with_what_was_saved_and_repeated_sends_no_signal(
     until(lambda: ask(saving)["saved"] is not None, what="a checkpoint")
     saved = ask(saving)["saved"]
     assert Path(saved["path"]).name == f"step_{saved['step']}"
-    assert times_asked(saving) == 1, "neither twice, nor by what the rank has forked"
+    assert requests_received(saving) == 1, "neither twice, nor by what the rank has forked"
     second = ask(saving, "r2")
     assert second["saved"] is None, "what is there is older"
     until(lambda: ask(saving, "r2")["saved"] not in (None, saved), what="a newer one")
-    assert times_asked(saving) == 2
+    assert requests_received(saving) == 2
     assert ask(saving)["at"] == first["at"]
 
 
 def test_a_request_joins_one_that_waits(saving: Pod) -> None:
     (saving.home / "silent").touch()
     first = ask(saving)
-    until(lambda: times_asked(saving) == 1)
+    until(lambda: requests_received(saving) == 1)
     assert ask(saving, "r2") == first
     assert ask(saving, "r1") == first
 
@@ -83,7 +83,7 @@ def test_behind_a_shell_the_script_is_asked(pod: Pod) -> None:
     pod.runs(["sh", "-c", "python3 t.py; echo over"], checkpoints_path=str(pod.home / "out"))
     until((pod.home / "ready").exists)
     assert ask(pod)["signalled"] == [0]
-    until(lambda: times_asked(pod) == 1)
+    until(lambda: requests_received(pod) == 1)
 
 
 def test_other_runs_and_other_signals_are_refused(saving: Pod) -> None:
@@ -93,4 +93,4 @@ def test_other_runs_and_other_signals_are_refused(saving: Pod) -> None:
     for signal in ("SIGKILL", "", "SIGNO"):
         with pytest.raises(Refused, match="SIGUSR1, SIGUSR2"):
             ask(saving, signal=signal)
-    assert times_asked(saving) == 0
+    assert requests_received(saving) == 0

@@ -17,7 +17,7 @@ from tests.agent.pod import FOREVER, Pod, exits, is_running, signal_to, until
 from tests.agent.processes.test_warden import warden_of
 
 NOTICED_S = 1.5
-"""Between two looks of an agent or a warden, with room for a busy machine's clock ticks."""
+"""Longest time between two looks of an agent or a warden, with room for a busy machine's clock ticks."""
 
 
 def is_recorded(pod: Pod) -> bool:

@@ -352,9 +352,9 @@ warden._end("generation 2 is in the fence")
 """A warden that has just read the fence, and not yet the newest settings of its agent."""
 
 
-@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("has_order", [True, False])
 def test_ranks_that_the_agent_started_while_the_fence_was_read_are_not_ended(
-    tmp_path: Path, is_told: bool
+    tmp_path: Path, has_order: bool
 ) -> None:
     agent = subprocess.Popen(
         ["/bin/sh", "-c", "sleep 600 & echo $!; wait"],
@@ -371,11 +371,11 @@ def test_ranks_that_the_agent_started_while_the_fence_was_read_are_not_ended(
     )
     try:
         assert looks.stdin is not None
-        if is_told:  # it is always said before the ranks are started
+        if has_order:  # it is always said before the ranks are started
             looks.stdin.write(json.dumps(settings).encode() + b"\n")
             looks.stdin.flush()
         assert looks.wait(HUNG_S) == 0
-        assert is_running(rank) == is_told
+        assert is_running(rank) == has_order
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(agent.pid, signal.SIGKILL)

@@ -272,9 +272,9 @@ class Count:
         self.work = work
         self.times = 0
 
-    def __call__(self, *told: object) -> checkpoint_formats.Verdict:
+    def __call__(self, *arguments: object) -> checkpoint_formats.Verdict:
         self.times += 1
-        return self.work(*told)
+        return self.work(*arguments)
 
 
 def test_what_has_not_changed_is_not_read_again(

@@ -122,7 +122,7 @@ def test_gigabyte_of_output_never_takes_more_than_its_share_of_the_disk(pod: Pod
 
 
 def bytes_used(folder: Path) -> int:
-    """By all files in it; those that give way to others while they are looked at count for nothing."""
+    """The bytes of all files in it. Files that give way to others meanwhile count for nothing."""
     size = 0
     for file in folder.glob("*"):
         with suppress(FileNotFoundError):

@@ -343,7 +343,7 @@ def tell(pod: Pod, root: Path, *entries: Entry, token: str = TOKEN) -> None:
         pod.ask("POST", wire.JOURNAL, command, token=token)
 
 
-def is_told(pod: Pod, root: Path, *entries: Entry) -> bool:
+def is_accepted(pod: Pod, root: Path, *entries: Entry) -> bool:
     try:
         tell(pod, root, *entries)
     except Refused:
@@ -395,7 +395,7 @@ def test_an_agent_waits_for_no_storage_that_hangs_and_nobody_waits_with_it(
                 tell(pod, tmp_path, *STORY)
             assert refused.value.status == wire.NO_STORAGE
         pod.ask("POST", wire.FENCE, fence)
-    until(lambda: is_told(pod, tmp_path, *STORY), what="the end of those who hung")
+    until(lambda: is_accepted(pod, tmp_path, *STORY), what="the end of those who hung")
     assert lines(tmp_path) == WRITTEN
 
 

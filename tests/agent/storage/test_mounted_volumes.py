@@ -102,7 +102,7 @@ def test_a_folder_that_was_removed_from_its_volume_is_made_again(volume: Volume)
 
 
 def test_what_was_moved_to_the_folder_of_the_volume_goes_on_there(volume: Volume) -> None:
-    """With its fence: then this is where the job saves from now on."""
+    """The fence moved too, so the job saves there from now on."""
     volume.fence(1)
     run("cp", "-r", str(volume.saved), f"{volume.model}/copy")
     volume.unmount()

@@ -29,7 +29,7 @@ class Agent:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.left = asyncio.Event()  # the client of some connection
-        self.says_close = False
+        self.sends_close = False
         self.status = "200 OK"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,7 +42,7 @@ class Agent:
                 requests += 1
                 body = json.dumps({"connection": here, "request": requests}).encode()
                 await self.may_answer.wait()
-                close = "Connection: close\r\n" if self.says_close else ""
+                close = "Connection: close\r\n" if self.sends_close else ""
                 head = f"HTTP/1.1 {self.status}\r\n{close}Content-Length: {len(body)}\r\n\r\n"
                 writer.write(head.encode() + body)
                 await writer.drain()
@@ -74,19 +74,19 @@ async def link(tmp_path: Path, agent: Agent) -> AsyncIterator[HttpLink]:
     link.close()
 
 
-async def ask_state(link: HttpLink, *, within_s: float = HUNG_S) -> tuple[int, int]:
+async def request_state(link: HttpLink, *, within_s: float = HUNG_S) -> tuple[int, int]:
     """The connection, and which request on it this was."""
     answer = await link.request("GET", wire.STATE, within_s=within_s)
     return answer["connection"], answer["request"]
 
 
 async def test_the_same_connection_serves_one_request_after_the_other(link: HttpLink) -> None:
-    assert [await ask_state(link) for _ in range(3)] == [(1, 1), (1, 2), (1, 3)]
+    assert [await request_state(link) for _ in range(3)] == [(1, 1), (1, 2), (1, 3)]
 
 
 async def test_every_request_says_the_token(link: HttpLink, agent: Agent) -> None:
-    await ask_state(link)
-    await ask_state(link)
+    await request_state(link)
+    await request_state(link)
     assert ["Authorization: Bearer token" in head for head in agent.heads] == [True, True]
 
 
@@ -94,12 +94,12 @@ async def test_whoever_may_not_read_the_token_any_more_asks_nothing(
     link: HttpLink, agent: Agent, tmp_path: Path
 ) -> None:
     """Also not over a connection that is open already."""
-    await ask_state(link)
+    await request_state(link)
     (tmp_path / wire.TOKEN).unlink()
     with pytest.raises(NoAnswer):
-        await ask_state(link)
+        await request_state(link)
     (tmp_path / wire.TOKEN).write_text("another")
-    await ask_state(link)
+    await request_state(link)
     tokens = [head.partition("Bearer ")[2].split()[0] for head in agent.heads]
     assert tokens == ["token", "another"]
 
@@ -107,29 +107,29 @@ async def test_whoever_may_not_read_the_token_any_more_asks_nothing(
 async def test_a_command_does_not_wait_for_the_long_poll(link: HttpLink, agent: Agent) -> None:
     """One of the two connections is kept afterwards."""
     agent.may_answer.clear()
-    poll, command = (asyncio.create_task(ask_state(link)) for _ in range(2))
+    poll, command = (asyncio.create_task(request_state(link)) for _ in range(2))
     while agent.connections < 2:
         await asyncio.sleep(0)
     agent.may_answer.set()
     assert {await poll, await command} == {(1, 1), (2, 1)}
-    assert (await ask_state(link))[1] == 2
+    assert (await request_state(link))[1] == 2
     assert agent.connections == 2
 
 
 async def test_one_that_the_agent_let_go_of_is_replaced(link: HttpLink, agent: Agent) -> None:
     """The agent was restarted, or the connection was unused for a minute."""
-    await ask_state(link)
+    await request_state(link)
     await agent.hang_up()
-    assert await ask_state(link) == (2, 1)
+    assert await request_state(link) == (2, 1)
 
 
 async def test_one_that_breaks_under_the_request_is_asked_again_once(
     link: HttpLink, agent: Agent
 ) -> None:
     """Requests may arrive twice: whether this one did is unknown."""
-    await ask_state(link)
+    await request_state(link)
     agent.may_answer.clear()
-    again = asyncio.create_task(ask_state(link))
+    again = asyncio.create_task(request_state(link))
     while len(agent.heads) < 2:
         await asyncio.sleep(0)
     await agent.hang_up()
@@ -140,31 +140,31 @@ async def test_one_that_breaks_under_the_request_is_asked_again_once(
 async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(
     link: HttpLink, agent: Agent
 ) -> None:
-    await ask_state(link)
+    await request_state(link)
     agent.may_answer.clear()
     with pytest.raises(NoAnswer):
-        await ask_state(link, within_s=0.01)
+        await request_state(link, within_s=0.01)
     agent.may_answer.set()
-    assert await ask_state(link) == (2, 1)
+    assert await request_state(link) == (2, 1)
 
 
 async def test_what_the_agent_closes_is_not_kept(link: HttpLink, agent: Agent) -> None:
-    agent.says_close = True
-    assert [await ask_state(link), await ask_state(link)] == [(1, 1), (2, 1)]
+    agent.sends_close = True
+    assert [await request_state(link), await request_state(link)] == [(1, 1), (2, 1)]
 
 
 async def test_a_refusal_leaves_the_connection(link: HttpLink, agent: Agent) -> None:
     agent.status = "409 Conflict"
     with pytest.raises(Refused) as refused:
-        await ask_state(link)
+        await request_state(link)
     assert refused.value.status == wire.STALE
     agent.status = "200 OK"
-    assert await ask_state(link) == (1, 2)
+    assert await request_state(link) == (1, 2)
 
 
 async def test_a_closed_link_keeps_nothing(link: HttpLink, agent: Agent) -> None:
     agent.may_answer.clear()
-    last = asyncio.create_task(ask_state(link))
+    last = asyncio.create_task(request_state(link))
     while not agent.heads:
         await asyncio.sleep(0)
     link.close()
@@ -176,7 +176,7 @@ async def test_a_closed_link_keeps_nothing(link: HttpLink, agent: Agent) -> None
 async def test_a_request_that_waits_for_its_turn_is_not_late(link: HttpLink, agent: Agent) -> None:
     """Its limit is for the agent, and begins when a handshake may."""
     link.turns = turns = asyncio.Semaphore(0)
-    request = asyncio.create_task(ask_state(link, within_s=WITHIN_S))
+    request = asyncio.create_task(request_state(link, within_s=WITHIN_S))
     await asyncio.wait({request}, timeout=2 * WITHIN_S)
     assert not request.done()
     assert not agent.heads
@@ -189,7 +189,7 @@ async def test_the_time_until_its_turn_is_no_silence_of_an_agent(
 ) -> None:
     agent.may_answer.clear()
     link.turns = turns = asyncio.Semaphore(0)
-    request = asyncio.create_task(ask_state(link, within_s=WITHIN_S))
+    request = asyncio.create_task(request_state(link, within_s=WITHIN_S))
     await asyncio.wait({request}, timeout=2 * WITHIN_S)
     began = time.monotonic()
     turns.release()
@@ -202,7 +202,7 @@ async def test_a_request_that_ends_before_its_turn_leaves_no_connection(
     link: HttpLink, agent: Agent
 ) -> None:
     link.turns = asyncio.Semaphore(0)
-    request = asyncio.create_task(ask_state(link))
+    request = asyncio.create_task(request_state(link))
     async with asyncio.timeout(HUNG_S):
         while not agent.writers:
             await asyncio.sleep(0)
@@ -227,4 +227,4 @@ async def test_an_answer_without_a_status_is_no_answer(
 ) -> None:
     agent.status = status
     with pytest.raises(NoAnswer, match=link.name):
-        await ask_state(link)
+        await request_state(link)

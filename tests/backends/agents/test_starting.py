@@ -16,7 +16,7 @@ REFUSAL = "log_pattern: multiple repeat at position 15"
 
 
 class FailingLink(Link):
-    """To an agent that starts nothing."""
+    """A link to an agent that starts nothing."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -43,7 +43,7 @@ class Pod(Link):
             kind="process.exit", at=NOW, generation=1, rank=0, message="", details={"code": 1}
         )
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         earlier, self.boot = self.facts.open, f"{self.boot}b"
         self.facts, self.version = Facts(self.boot), 1
         self.facts.take_over(earlier)
@@ -190,7 +190,7 @@ async def test_another_boot_is_not_told_what_was_said_of_the_one_before(
 ) -> None:
     pod.crash()
     worker.agents.note_stored(UID, await worker.commit())
-    pod.begin_anew()  # before it heard that
+    pod.restart()  # before it heard that
     pod.crash()
     await worker.hear()  # asked of the one before
     state = await worker.commit()

@@ -13,7 +13,7 @@ from tests.backends.lab import Lab, Run, observed, uids_of
 from tests.backends.verbs import NEVER_ENDS
 
 SPARE = 2
-"""Behind the slots 0 and 1 of the job."""
+"""The number behind the slots 0 and 1 of the job."""
 
 
 async def spare(job: Run) -> PlaceState:

@@ -127,7 +127,7 @@ async def test_a_late_order_may_be_refused_without_harm(job: FakeRun) -> None:
     call = asyncio.ensure_future(job.backend.ensure_placed(job.place_order()))
     await job.admin.wait_held()
     await cancelled(call)
-    await nobody_held(job)
+    await no_call_held(job)
     await job.new_generation("b")
     await job.admin.release()
     assert await what(job) == []
@@ -137,7 +137,7 @@ async def die_while_held(job: FakeRun) -> None:
     call = asyncio.ensure_future(job.backend.ensure_isolated("n1", reason="broken"))
     await job.admin.wait_held()
     await cancelled(call)
-    await nobody_held(job)
+    await no_call_held(job)
 
 
 async def cancelled(call: asyncio.Future[Any]) -> None:
@@ -146,7 +146,7 @@ async def cancelled(call: asyncio.Future[Any]) -> None:
         await call
 
 
-async def nobody_held(job: FakeRun) -> None:
+async def no_call_held(job: FakeRun) -> None:
     """The server learns of a dead caller when its connection ends, a moment later."""
     while True:
         try:

@@ -170,8 +170,8 @@ HERS = {
 def test_a_setting_says_what_of_a_workers_variables_ranks_find(
     setting: str | None, names: set[str]
 ) -> None:
-    wanted = environment.FOR_RANKS if setting is None else environment.names(setting)
-    assert environment.passed(HERS, wanted) == {name: HERS[name] for name in names}
+    passed_names = environment.FOR_RANKS if setting is None else environment.names(setting)
+    assert environment.passed(HERS, passed_names) == {name: HERS[name] for name in names}
 
 
 @pytest.mark.parametrize("text", ["PATH;HOME", "A*B", "*_TOKEN", "HF-TOKEN", "PATH HOME", "all,1"])

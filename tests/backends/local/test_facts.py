@@ -17,7 +17,7 @@ from tests.support.patience import HUNG_S
 
 
 @pytest.fixture(autouse=True)
-def asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next request informs an agent of what is in the books."""
     monkeypatch.setattr(watch, "POLL_S", 0.5)
 
@@ -106,8 +106,8 @@ async def test_each_job_is_told_of_its_own_and_says_for_itself_how_far_it_is(
     assert codes == [3, 4]
     await local_lab.another_worker()
     assert (await one.observe(wait_s=0.0)).facts == ()
-    told_again = [fact.details.get("code") for fact in (await two.observe_now()).facts]
-    assert (4 in told_again, 3 in told_again) == (True, False)
+    repeated = [fact.details.get("code") for fact in (await two.observe_now()).facts]
+    assert (4 in repeated, 3 in repeated) == (True, False)
 
 
 async def test_a_fact_is_not_read_back_by_the_transaction_that_stores_it(

@@ -49,7 +49,7 @@ async def agents(job: Run) -> list[int]:
     return [agent.pid for agent in agents if agent is not None]
 
 
-async def until_told_to_end(job: Run) -> None:
+async def until_ordered_to_end(job: Run) -> None:
     """Every agent reports that its ranks are being ended, so it has answered that request."""
     assert isinstance(job.lab, LocalLab)
     watched = job.lab.backend.agents.by_uid
@@ -110,7 +110,7 @@ async def test_an_agent_on_its_way_out_still_writes(
     await job.launch()
     await job.step(1)  # from here on its ranks do not end when they are asked to
     assert not (await job.backend.ensure_gone(job.ref, grace_s=HUNG_S)).done
-    await until_told_to_end(job)
+    await until_ordered_to_end(job)
     await job.backend.ensure_recorded(job.ref, entries(job, 1))
     assert await job.lab.recorded(job.id) == ["line 1"]
     assert by_us == []

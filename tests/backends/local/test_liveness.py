@@ -28,7 +28,7 @@ UID = "demo-0-g1-c0ffee"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of an agent that ended."""
+    """The folder of an agent that ended."""
     path = tmp_path / "agents" / UID
     path.mkdir(parents=True)
     (path / wire.LOCK).touch()

@@ -53,18 +53,20 @@ def was_changed() -> asyncio.Event:
     return asyncio.Event()
 
 
-def left_unanswered(agents: Agents, *asked_at: float, answered_at: float | None) -> float | None:
+def left_unanswered(
+    agents: Agents, *requested_at: float, answered_at: float | None
+) -> float | None:
     """Since when it is silent, after these questions."""
     watched_agent = WatchedAgent(
         link=Slow(), answered_at=answered_at, has_answered=answered_at is not None
     )
-    for at in asked_at:
+    for at in requested_at:
         agents.note_silence(UID, watched_agent, requested_at=at)
     return watched_agent.silent_since
 
 
 def test_silence_begins_with_the_question_and_not_with_the_last_answer(agents: Agents) -> None:
-    """In between the worker did not listen: it had no processor, or the machine was suspended."""
+    """The worker did not listen in between: it had no processor, or the machine was suspended."""
     assert left_unanswered(agents, 104.0, answered_at=100.0) == 104.0
 
 

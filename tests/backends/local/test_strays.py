@@ -33,8 +33,8 @@ async def test_a_pod_made_while_strays_are_looked_for_is_none(
     async def then_a_pod_is_made(work: Callable[[Any], Any]) -> Any:
         result = await read(work)
         # The backend itself asks the same now and then, in a task of its own.
-        is_asked_by_us = asyncio.current_task() is task and work is pods.all_pods
-        if is_asked_by_us and not job.generation:
+        is_our_read = asyncio.current_task() is task and work is pods.all_pods
+        if is_our_read and not job.generation:
             await job.launch()
         return result
 

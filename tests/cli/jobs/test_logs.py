@@ -11,7 +11,7 @@ import pytest
 from everstep.agent.observing.logs import LogFile
 from tests.cli.conftest import Cli
 from tests.cli.ranks import Ranks
-from tests.support.machine import Machine, until_says
+from tests.support.machine import Machine, until_printed
 from tests.support.patience import HUNG_S
 
 
@@ -153,13 +153,13 @@ def test_who_follows_sees_what_comes_of_every_rank_and_generation(tmp_path: Path
     ranks = Ranks(machine.home)
     ranks.print(1, 0, "alone\n")
     with machine.running("logs", "demo", "--tail", "1", "-f") as process:
-        assert until_says(process, "alone") == ["== generation 1\n", "alone\n"]
+        assert until_printed(process, "alone") == ["== generation 1\n", "alone\n"]
         ranks.print(1, 1, "second\n")
-        assert until_says(process, "second") == ["[rank 1] second\n"]
+        assert until_printed(process, "second") == ["[rank 1] second\n"]
         ranks.print(1, 0, "half")
         ranks.print(1, 0, " and whole\n")
-        assert until_says(process, "half") == ["[rank 0] half and whole\n"]
+        assert until_printed(process, "half") == ["[rank 0] half and whole\n"]
         ranks.print(2, 0, "again\n")
-        assert until_says(process, "again") == ["== generation 2\n", "[rank 0] again\n"]
+        assert until_printed(process, "again") == ["== generation 2\n", "[rank 0] again\n"]
         process.send_signal(signal.SIGINT)
         assert process.wait(HUNG_S) == 130

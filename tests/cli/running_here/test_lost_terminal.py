@@ -32,7 +32,7 @@ GOES_ON = (
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """For a cluster elsewhere: `run` starts no worker beside the stand-in."""
+    """A job of a cluster elsewhere: `run` starts no worker beside the stand-in."""
     content = document()
     content["spec"]["cluster"] = "gpu"
     path = tmp_path / "job.json"

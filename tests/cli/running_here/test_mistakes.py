@@ -12,7 +12,7 @@ from tests.support.machine import ROOT
 
 @pytest.fixture(autouse=True)
 def here(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the folder of the examples; tests may run as root of a shared machine."""
+    """Commands run in the folder of the examples, perhaps as root of a shared machine."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("EVERSTEP_ALLOW_OTHER_USERS", "true")
 

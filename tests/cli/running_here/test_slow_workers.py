@@ -29,7 +29,7 @@ def children() -> set[str]:
 async def test_a_worker_that_starts_slowly_gets_no_second_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine too busy to start one, each would make the others slower still."""
+    """Each further worker would slow the others down on a machine too busy to start one."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
     monkeypatch.setattr(working, "WORKER_S", 0.0)
     before = children()

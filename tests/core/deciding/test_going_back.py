@@ -1,4 +1,4 @@
-"""Behind a whole checkpoint: after bad numbers, and once where two runs that began with it ended alike."""
+"""A job goes back behind a whole checkpoint after bad numbers, and once where two runs of it ended alike."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_a_kind_never_heard_of_is_answered_like_a_crash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job_retry", "kind", "is_said"),
+    ("job_retry", "kind", "is_reported"),
     [
         (None, "process.exit", True),
         (None, "node.down", True),
@@ -277,13 +277,13 @@ def test_a_kind_never_heard_of_is_answered_like_a_crash() -> None:
     ],
 )
 def test_who_asked_for_no_restarts_reads_that_where_a_fault_ends_the_job(
-    job_retry: int | None, kind: str, is_said: bool
+    job_retry: int | None, kind: str, is_reported: bool
 ) -> None:
     job = running(modelarts(job_retry=job_retry))
     decision = job.see(fact(kind, slot=1, node="n1", exit_code=1))
     assert decision.level is Level.FAIL
     key = "fault-tolerance/job-retry-num"
-    assert (key in responses.report(job.state, job.chronicle)["reason"]) is is_said
+    assert (key in responses.report(job.state, job.chronicle)["reason"]) is is_reported
 
 
 @pytest.mark.parametrize(

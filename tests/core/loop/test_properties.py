@@ -23,7 +23,7 @@ from tests.core.loop.histories import (
     histories,
     live,
 )
-from tests.support.story import tells_one_story
+from tests.support.story import assert_views_agree
 
 QUICK, THOROUGH = 60, 3_000
 
@@ -84,9 +84,9 @@ def never_on_an_isolated_node(life: Life) -> None:
         assert created is None or created[1] not in isolated, what
 
 
-def one_story_is_told(life: Life) -> None:
+def views_agree(life: Life) -> None:
     """Promise 4: every start and every recovery is in it, once and in order."""
-    tells_one_story(life.state, life.chronicle)
+    assert_views_agree(life.state, life.chronicle)
 
 
 def ends_well(life: Life) -> None:
@@ -102,7 +102,7 @@ CLAIMS: tuple[Callable[[Life], None], ...] = (
     records_are_whole,
     levels_do_not_get_gentler,
     never_on_an_isolated_node,
-    one_story_is_told,
+    views_agree,
     ends_well,
 )
 
@@ -113,7 +113,7 @@ def every_promise_holds(history: History) -> None:
         claim(life)
 
 
-def silence_harms_nobody(history: History) -> None:
+def silence_harms_no_job(history: History) -> None:
     """Promise 2: unknown is not failed."""
     life = live(history)
     assert life.end.status == "Completed"
@@ -123,7 +123,7 @@ def silence_harms_nobody(history: History) -> None:
 
 # -- How often ----------------------------------------------------------------------------------
 
-BROKEN_TWICE_AND_TOLD = History(
+BROKEN_TWICE_AND_REPORTED = History(
     faults=((0, "device n0 0 80CB8002 no-heals"), (0, "device n1 0 80CB8002 no-heals")),
     commands=((5, 4),),
     nodes_min=2,
@@ -180,7 +180,7 @@ TWO_NOTES_AT_ONCE = History(
 
 @examples(QUICK)
 @example(TWO_NOTES_AT_ONCE)
-@example(BROKEN_TWICE_AND_TOLD)
+@example(BROKEN_TWICE_AND_REPORTED)
 @example(BROKEN_AND_TAKEN_AWAY)
 @example(GONE_TWICE_WHILE_UNWRITABLE)
 @example(FOUND_IN_ITS_PLACE)
@@ -202,7 +202,7 @@ def test_places_still_being_cleared_break_no_promise(history: History, clearing_
 @examples(QUICK // 2)
 @given(histories(SILENCE, commands=0))
 def test_while_only_silence_happens_nothing_is_stopped(history: History) -> None:
-    silence_harms_nobody(history)
+    silence_harms_no_job(history)
 
 
 @pytest.mark.long
@@ -220,4 +220,4 @@ def test_every_promise_holds_in_many_histories(policy: str) -> None:
 @given(histories(SILENCE, commands=0))
 def test_in_many_silences_nothing_is_stopped(history: History) -> None:
     """Many more silences than `make test` has time for, for the rare ones."""
-    silence_harms_nobody(history)
+    silence_harms_no_job(history)

@@ -272,7 +272,7 @@ async def test_three_restarts_in_a_row_and_the_next_detection_fails() -> None:
 
 
 HANGS = 10
-NOBODY_SEES_A_STEP = {"STEPS": "100000", "STEP_S": "1000", "SHOW_STEPS": "0"}
+SHOWS_NO_STEP = {"STEPS": "100000", "STEP_S": "1000", "SHOW_STEPS": "0"}
 
 
 def hangs(limit_s: float, *, after_s: float = 100.0) -> list[str]:
@@ -291,7 +291,7 @@ async def test_a_job_that_hangs_every_time_ends_however_long_that_takes_to_tell(
         "metadata": {"name": "demo", "annotations": {JOB_RETRY: "3", HANG_RETRY: "true"}},
         "algorithm": {
             "command": "train",
-            "environments": {**NOBODY_SEES_A_STEP, HANG_MINUTES: str(minutes)},
+            "environments": {**SHOWS_NO_STEP, HANG_MINUTES: str(minutes)},
         },
         "spec": {"resource": {"node_count": SLOTS}},
     }
@@ -313,7 +313,7 @@ async def test_so_does_a_native_one_that_moves_no_more(hang_s: float) -> None:
         "spec": {
             "command": ["train"],
             "nodes": SLOTS,
-            "env": NOBODY_SEES_A_STEP,
+            "env": SHOWS_NO_STEP,
             "limits": {"hang_s": hang_s},
         },
     }
@@ -327,7 +327,7 @@ async def test_half_an_hour_of_life_before_each_hang_is_progress() -> None:
     limit_s = 1_500.0
     spec = replace(spec_of(every=0, still_s=limit_s, steps=100_000), dialect="modelarts")
     (phase,) = spec.phases
-    spec = replace(spec, phases=(replace(phase, env={**phase.env, **NOBODY_SEES_A_STEP}),))
+    spec = replace(spec, phases=(replace(phase, env={**phase.env, **SHOWS_NO_STEP}),))
     life = await lived(*hangs(limit_s, after_s=1_900.0), "at 60000s kill demo 0 exit 1", spec=spec)
     assert [level for _, level, _ in life.hangs] == [Level.SUSPENSION] * HANGS
 
@@ -359,7 +359,7 @@ def test_no_rehearsal_judges_by_less_than_samples_can_tell() -> None:
 class Late(FakeBackend):
     """Signs of life are reported only on request."""
 
-    heard_at = 0.0
+    answered_at = 0.0
 
     async def observe(
         self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
@@ -368,14 +368,14 @@ class Late(FakeBackend):
         return replace(observation, pods=tuple(self.with_age(pod) for pod in observation.pods))
 
     def with_age(self, pod: PodView) -> PodView:
-        at = max(pod.run.started_at or 0.0, self.heard_at)
+        at = max(pod.run.started_at or 0.0, self.answered_at)
         io_at, busy_at = (
             None if sign is None else min(sign, at) for sign in (pod.run.io_at, pod.run.busy_at)
         )
         return pod_with(pod, io_at=io_at, busy_at=busy_at)
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
-        self.heard_at = await self.clock()
+        self.answered_at = await self.clock()
         return await super().check(job)
 
 
@@ -386,4 +386,4 @@ async def test_who_is_suspected_is_asked_before_it_is_said() -> None:
     ((rule, _, at),) = life.hangs
     assert rule == "hang.instance"
     assert 3_000 < at <= 3_000 + 2 * STILL_S
-    assert backend.heard_at > EPOCH + 3_000
+    assert backend.answered_at > EPOCH + 3_000

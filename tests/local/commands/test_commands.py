@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from everstep.processes import free_port
-from tests.support.machine import Machine, until_says
+from tests.support.machine import Machine, until_printed
 from tests.support.patience import HUNG_S
 
 
@@ -72,7 +72,7 @@ def test_dev_serves_until_ctrl_c_and_the_next_one_finds_its_state(machine: Machi
     words = ("dev", "--nodes", "2", "--port", port, "--ui-port", ui_port)
     for _ in range(2):
         with machine.running(*words) as process:
-            lines = until_says(process, "Ctrl-C ends")
+            lines = until_printed(process, "Ctrl-C ends")
             assert f"server  127.0.0.1:{port}\n" in lines
             again = machine.everstep(*words)
             assert (again.returncode, f"127.0.0.1:{port}" in again.stderr) == (2, True)
@@ -82,9 +82,9 @@ def test_dev_serves_until_ctrl_c_and_the_next_one_finds_its_state(machine: Machi
             wrong = machine.everstep("fault", "node-down", "n7")
             assert "try one of n0, n1" in wrong.stderr
             process.send_signal(signal.SIGINT)
-            said_last, _ = process.communicate(timeout=HUNG_S)
-        assert process.returncode == 130, said_last
-        assert "Traceback" not in said_last
+            last_output, _ = process.communicate(timeout=HUNG_S)
+        assert process.returncode == 130, last_output
+        assert "Traceback" not in last_output
         assert machine.processes() == []
 
 
@@ -100,7 +100,7 @@ def test_what_dev_is_told_its_worker_is_told(machine: Machine) -> None:
     teller = replace(machine, env={**machine.env, **settings, "EVERSTEP_BACKEND": "fake"})
     words = ("dev", "--devices", "4", "--port", str(free_port()), "--ui-port", str(free_port()))
     with teller.running(*words) as process:
-        output = "".join(until_says(process, "Ctrl-C ends"))
+        output = "".join(until_printed(process, "Ctrl-C ends"))
         (worker,) = machine.workers()
         environ = Path(f"/proc/{worker}/environ").read_bytes().decode().split("\0")
     assert "nodes   3 with 4" in output

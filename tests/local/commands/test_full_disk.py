@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.commands.test_sharing import job_until
-from tests.support.machine import Machine, until_says
+from tests.support.machine import Machine, until_printed
 from tests.support.patience import HUNG_S
 
 CHUNK = b"0" * 65_536
@@ -47,7 +47,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_the_same_run_goes_on_with_the_job
     end_file, filling = tmp_path / "end", machine.home.parent / "filling"
     document = job_until(end_file, tmp_path / "job")
     with machine.running("run", document) as process:
-        until_says(process, "main running")
+        until_printed(process, "main running")
         fill(filling)
         output, _ = process.communicate(timeout=HUNG_S)
     sentence = output.splitlines()[-1]

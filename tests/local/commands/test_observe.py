@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from everstep.processes import free_port
-from tests.support.machine import Machine, until_says
+from tests.support.machine import Machine, until_printed
 from tests.telemetry.receiver import scrape
 
 
@@ -21,7 +21,7 @@ def test_dev_says_how_to_look_at_its_metrics(machine: Machine) -> None:
     observed = replace(machine, env={**machine.env, "EVERSTEP_METRICS_ADDRESS": address})
     ports = ("--port", str(free_port()), "--ui-port", str(free_port()))
     with observed.running("dev", "--observe", *ports) as process:
-        printed = "".join(until_says(process, "Ctrl-C ends"))
+        printed = "".join(until_printed(process, "Ctrl-C ends"))
         assert f"metrics http://{address}/metrics" in printed
         (path,) = re.findall(r"--config\.file=(.*), then", printed)
         configuration = yaml.safe_load(Path(path).read_text())

@@ -29,7 +29,7 @@ from tests.support.machine import (
     final,
     synthetic,
     undisturbed,
-    until_says,
+    until_printed,
 )
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import WorkerProcess
@@ -57,11 +57,11 @@ def test_a_crash_and_a_lost_node_cost_no_bit_of_the_weights(
     expected = undisturbed(tmp_path / "alone")
     job = synthetic(tmp_path / "together")
     with machine.running("run", str(job), "--nodes", "5") as process:
-        output_lines = until_says(process, "step ")
+        output_lines = until_printed(process, "step ")
         machine.fault("kill synthetic 2")
-        output_lines += until_says(process, "restart 1: started")
+        output_lines += until_printed(process, "restart 1: started")
         machine.fault("node-down n1")
-        output_lines += until_says(process, "restart 2: started")
+        output_lines += until_printed(process, "restart 2: started")
         rest, _ = process.communicate(timeout=HUNG_S)
     output = "".join(output_lines) + rest
     assert process.returncode == 0, output
@@ -85,7 +85,7 @@ def test_killed_workers_cost_a_healthy_job_nothing(machine: Machine, tmp_path: P
     job = synthetic(tmp_path / "together")
     killed: set[int] = set()
     with machine.running("run", str(job)) as process:
-        until_says(process, "step ")
+        until_printed(process, "step ")
         while len(killed) < 3:
             for pid in machine.workers():
                 if pid not in killed:
@@ -102,7 +102,7 @@ def test_killed_workers_cost_a_healthy_job_nothing(machine: Machine, tmp_path: P
 def test_ctrl_c_ends_the_job_and_leaves_nothing(machine: Machine, tmp_path: Path) -> None:
     job = synthetic(tmp_path / "together")
     with machine.running("run", str(job)) as process:
-        until_says(process, "step ")
+        until_printed(process, "step ")
         process.send_signal(2)
         output, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130, output
@@ -115,7 +115,7 @@ def test_ctrl_c_ends_the_job_and_leaves_nothing(machine: Machine, tmp_path: Path
 def test_who_ended_a_job_is_named_and_its_story_goes_on(machine: Machine, tmp_path: Path) -> None:
     job = synthetic(tmp_path / "together")
     with machine.running("run", str(job)) as process:
-        lines = until_says(process, "main running, generation 1")
+        lines = until_printed(process, "main running, generation 1")
         process.send_signal(signal.SIGTERM)
         rest, _ = process.communicate(timeout=HUNG_S)
     output = "".join(lines) + rest
@@ -132,11 +132,11 @@ def test_the_question_of_ctrl_c_holds_nothing_up(machine: Machine, tmp_path: Pat
     hand, terminal = os.openpty()
     job = synthetic(tmp_path / "together")
     with machine.running("run", str(job), stdin=terminal) as process:
-        until_says(process, "step ")
+        until_printed(process, "step ")
         process.send_signal(signal.SIGINT)
-        until_asked(process)
+        until_prompt(process)
         os.write(hand, b"what\n")
-        until_asked(process)
+        until_prompt(process)
         (killed,) = machine.workers()
         os.kill(killed, signal.SIGKILL)
         while not set(machine.workers()) - {killed}:
@@ -152,7 +152,7 @@ def test_the_question_of_ctrl_c_holds_nothing_up(machine: Machine, tmp_path: Pat
     assert machine.processes() != [], "its ranks were to go on"
 
 
-def until_asked(process: subprocess.Popen[str]) -> None:
+def until_prompt(process: subprocess.Popen[str]) -> None:
     """The question waits at the end of its line."""
     assert process.stdout is not None
     text = ""
@@ -294,7 +294,7 @@ async def test_a_worker_that_is_there_stays_alone(
     async with worker:
         await asyncio.to_thread(_until_it_is_seen, served)
         with served.running("run", str(single(tmp_path / "single"))) as process:
-            lines = until_says(process, "step ")
+            lines = until_printed(process, "step ")
             # Of those that `run` starts there is none.
             assert served.workers() == [], "".join(lines)
             process.send_signal(signal.SIGINT)
@@ -316,7 +316,7 @@ def test_who_cannot_stop_a_job_for_want_of_a_worker_says_so(
     served: Machine, tmp_path: Path
 ) -> None:
     with served.running("run", str(single(tmp_path / "single", cluster="far"))) as process:
-        until_says(process, "no worker answered")
+        until_printed(process, "no worker answered")
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130, output
@@ -328,9 +328,9 @@ def test_who_cannot_stop_a_job_for_want_of_a_worker_says_so(
 @pytest.mark.long
 def test_a_second_ctrl_c_ends_at_once(served: Machine, tmp_path: Path) -> None:
     with served.running("run", str(single(tmp_path / "single", cluster="far"))) as process:
-        until_says(process, "no worker answered")
+        until_printed(process, "no worker answered")
         process.send_signal(signal.SIGINT)
-        until_says(process, "Ctrl-C again")
+        until_printed(process, "Ctrl-C again")
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130, output

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import EXAMPLES, Machine, until_says
+from tests.support.machine import EXAMPLES, Machine, until_printed
 from tests.support.patience import HUNG_S
 
 RANKS = """
@@ -57,7 +57,7 @@ def test_a_command_that_is_killed_goes_on_from_its_checkpoint(
     options = ("--log-pattern", r"^step (?P<step>\d+)$", "--checkpoints", "out")
     command = ("python3", str(tmp_path / "train.py"), "--steps", "40", "--out", "out")
     with machine.running("run", *options, "--", *command, cwd=tmp_path) as process:
-        until_says(process, " s  step ")
+        until_printed(process, " s  step ")
         machine.fault("kill train 0")
         output, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 0, output

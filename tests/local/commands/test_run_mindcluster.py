@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import EXAMPLES, Machine, until_says
+from tests.support.machine import EXAMPLES, Machine, until_printed
 from tests.support.patience import HUNG_S
 
 
@@ -20,9 +20,9 @@ def test_the_example_survives_the_crash_of_a_pod(machine: Machine, tmp_path: Pat
     shutil.copytree(EXAMPLES / "synthetic", tmp_path / "synthetic")
     job = shutil.copy(EXAMPLES / "mindcluster.yaml", tmp_path)
     with machine.running("run", str(job), "--nodes", "3") as process:
-        output = until_says(process, "step 1")
+        output = until_printed(process, "step 1")
         machine.fault("kill mindcluster 1")
-        output += until_says(process, "restart 1: started")
+        output += until_printed(process, "restart 1: started")
         rest, _ = process.communicate(timeout=HUNG_S)
     text = "".join(output) + rest
     assert process.returncode == 0, text

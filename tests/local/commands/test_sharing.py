@@ -16,7 +16,7 @@ import pytest
 
 from everstep.processes import free_port
 from tests.agent.pod import until
-from tests.support.machine import Machine, example, until_says
+from tests.support.machine import Machine, example, until_printed
 from tests.support.patience import HUNG_S
 
 
@@ -76,9 +76,9 @@ def test_the_second_run_goes_on_when_the_first_has_gone(
     end_file = tmp_path / "gone"
     second = job_until(end_file, tmp_path / "two")
     with machine.running("run", first, "--id", "one") as one:
-        until_says(one, "its UI")
+        until_printed(one, "its UI")
         with machine.running("run", second, "--id", "two") as two:
-            lines = until_says(two, "main running")
+            lines = until_printed(two, "main running")
             if end is not None:
                 one.send_signal(end)
             one.communicate(timeout=HUNG_S)
@@ -96,7 +96,7 @@ def test_a_server_that_goes_while_the_worker_of_the_second_begins_is_run_on(
 ) -> None:
     ports = ("--port", str(free_port()), "--ui-port", str(free_port()))
     with unnamed.running("dev", *ports) as first:
-        until_says(first, "Ctrl-C ends")
+        until_printed(first, "Ctrl-C ends")
         with unnamed.running("run", job(tmp_path / "two", steps=5), "--id", "two") as two:
             until(lambda: len(unnamed.workers()) == 2, what="the second worker")
             first.kill()
@@ -112,7 +112,7 @@ def test_every_command_finds_the_server_of_its_state_directory(unnamed: Machine)
     address = f"127.0.0.1:{port}"
     words = ("dev", "--port", str(port), "--ui-port", str(free_port()))
     with unnamed.running(*words) as process:
-        until_says(process, "Ctrl-C ends")
+        until_printed(process, "Ctrl-C ends")
         listed = unnamed.everstep("list", "--json")
         assert (listed.returncode, listed.stdout) == (0, "[]\n"), listed.stderr
         (server,) = unnamed.servers()
@@ -139,7 +139,7 @@ def test_run_asks_before_it_adds_to_the_nodes_that_dev_serves(
     Path(file).write_text(Path(file).read_text().replace("spec:\n", "spec:\n  nodes: 2\n"))
     ports = ("--port", str(free_port()), "--ui-port", str(free_port()))
     with unnamed.running("dev", *ports) as process:
-        until_says(process, "Ctrl-C")
+        until_printed(process, "Ctrl-C")
         address = {"TEMPORAL_ADDRESS": f"127.0.0.1:{ports[1]}"} if is_named else {}
         there = replace(unnamed, env={**unnamed.env, **address})
         refused = there.everstep("run", file)

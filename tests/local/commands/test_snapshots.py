@@ -70,7 +70,7 @@ def made(folder: Path, rank: int) -> list[int]:
 
 
 async def steps_after(r: Rehearsal, folder: Path, steps: int) -> None:
-    """So many steps more of every rank."""
+    """Wait until every rank has made that many steps more."""
     goals = [len(made(folder, rank)) + steps for rank in range(RANKS)]
     await r.until(
         lambda: all(len(made(folder, rank)) >= goals[rank] for rank in range(RANKS)), "more steps"

@@ -24,7 +24,7 @@ from everstep.processes import free_port
 from tests.agent.pod import until
 from tests.local.guarded.test_secrets import history, in_command_lines
 from tests.support.keys import key_folder
-from tests.support.machine import Machine, until_says
+from tests.support.machine import Machine, until_printed
 
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 WAYS = {
@@ -157,7 +157,7 @@ def test_a_secret_is_where_the_page_says_and_nowhere_else(machine: Machine, tmp_
         keyed = replace(machine, env={**machine.env, **settings})
         serving = replace(keyed, env={**keyed.env, "HF_TOKEN": "canary-from"})
         with serving.running("dev", "--port", port, "--ui-port", str(free_port())) as dev:
-            until_says(dev, "Ctrl-C ends")
+            until_printed(dev, "Ctrl-C ends")
             assert keyed.everstep("submit", str(document)).returncode == 0
             until(lambda: "began" in keyed.everstep("logs", "demo").stdout, what="a start")
             for word in WAYS.values():

@@ -28,7 +28,7 @@ def generous() -> Iterator[None]:
 
 
 def modes(top: Path) -> dict[str, int]:
-    """Of everything in a folder, itself included."""
+    """The modes of everything in a folder, itself included."""
     paths = [top, *top.rglob("*")]
     return {str(p.relative_to(top)): stat.S_IMODE(p.lstat().st_mode) for p in paths}
 

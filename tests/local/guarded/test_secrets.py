@@ -16,7 +16,7 @@ from temporalio.client import Client
 
 from everstep.processes import free_port
 from tests.agent.pod import until
-from tests.support.machine import Machine, until_says
+from tests.support.machine import Machine, until_printed
 from tests.support.patience import HUNG_S
 
 SECRET, LITERAL = "hf_5ecre7-of-ada", "7old-in-the-document"
@@ -83,7 +83,7 @@ def test_a_secret_of_the_worker_is_nowhere_but_in_the_environment_of_ranks(
     ports = ("--port", address.rpartition(":")[2], "--ui-port", str(free_port()))
     machine_with_token = replace(machine, env={**machine.env, "HF_TOKEN": SECRET})
     with machine_with_token.running("dev", *ports) as dev:
-        until_says(dev, "Ctrl-C ends")
+        until_printed(dev, "Ctrl-C ends")
         for words in (("validate", str(document)), ("explain", str(document))):
             ended = machine_with_token.everstep(*words)
             assert ended.returncode == 0, ended.stderr

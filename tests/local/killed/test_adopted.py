@@ -91,5 +91,5 @@ async def test_no_rank_of_the_earlier_books_writes_beside_those_of_the_new_ones(
 
 
 def starts(folder: Path) -> list[dict[str, Any]]:
-    """Of ranks of the other books."""
+    """The starts of ranks of the other books."""
     return [one for generation in (2, 3) for one in writes(folder, generation, "start")]

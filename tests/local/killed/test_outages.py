@@ -17,13 +17,13 @@ import pytest
 
 from everstep.processes import free_port
 from tests.agent.pod import until
-from tests.support.machine import Machine, final, synthetic, undisturbed, until_says
+from tests.support.machine import Machine, final, synthetic, undisturbed, until_printed
 from tests.support.patience import HUNG_S
 from tests.support.rehearsal import Handle, Rehearsal, gist, small
 
 OUTAGE_S = 20.0
 UNREACHABLE_S = 5.0
-"""Of the jobs: much shorter than the outage, so that what it counted as silence would be noticed."""
+"""The jobs' limit: much shorter than the outage, so that what it counted as silence would be noticed."""
 
 STEP_S = 0.5
 STEPS = int(OUTAGE_S / STEP_S) + 40
@@ -51,7 +51,7 @@ def _trains(r: Rehearsal, name: str) -> bool:
 
 @pytest.mark.long
 async def test_an_outage_of_the_worker_or_of_the_server_restarts_nothing(tmp_path: Path) -> None:
-    """On two machines at once: mostly it waits."""
+    """Two machines do it at once: mostly the test waits."""
     expected = undisturbed(tmp_path / "alone", steps=STEPS)
     async with asyncio.TaskGroup() as group:
         for missing in ("worker", "server"):
@@ -112,7 +112,7 @@ def test_run_brings_back_its_server_and_sees_the_job_through(
     expected = undisturbed(tmp_path / "alone")
     job = synthetic(tmp_path / "together")
     with machine.running("run", str(job)) as process:
-        until_says(process, "step ")
+        until_printed(process, "step ")
         (server,) = machine.servers()
         os.kill(server, signal.SIGKILL)
         until(lambda: machine.servers() not in ([], [server]), what="another server")
@@ -128,7 +128,7 @@ def test_dev_brings_back_its_server_where_it_was(machine: Machine) -> None:
     port = str(free_port())
     machine.env["TEMPORAL_ADDRESS"] = f"127.0.0.1:{port}"
     with machine.running("dev", "--port", port, "--ui-port", str(free_port())) as process:
-        until_says(process, "Ctrl-C ends")
+        until_printed(process, "Ctrl-C ends")
         for _ in range(2):
             (server,) = machine.servers()
             os.kill(server, signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_run_that_is_killed_is_taken_up_by_the_next_one(machine: Machine, tmp_pa
     expected = undisturbed(tmp_path / "alone")
     job = synthetic(tmp_path / "together")
     with machine.running("run", str(job)) as process:
-        until_says(process, "step ")
+        until_printed(process, "step ")
     until(lambda: not machine.servers() and not machine.workers(), what="their end")
     assert machine.processes(), "the agents go on"
     ended = machine.everstep("run", str(job))

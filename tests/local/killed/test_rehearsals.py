@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import Machine, until_says
+from tests.support.machine import Machine, until_printed
 from tests.support.patience import HUNG_S
 
 SCALE = 100
@@ -44,7 +44,7 @@ def test_a_device_that_is_used_keeps_a_silent_job_alive_until_it_stands_still(
     metrics_file.parent.mkdir(parents=True)
     metrics_file.write_text('{"devices": {"0": {"utilisation": "vary"}, "3": {"utilisation": 80}}}')
     with machine.running("run", str(job)) as process:
-        lines = until_says(process, "server ")
+        lines = until_printed(process, "server ")
         machine.env["TEMPORAL_ADDRESS"] = re.findall(r"server (\S+),", lines[-1])[0]
         up = tmp_path / "up"
         while not (up.exists() and time.time() - up.stat().st_mtime > 2 * LIMIT_S):

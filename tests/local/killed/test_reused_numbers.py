@@ -30,7 +30,7 @@ SEED = int(os.environ.get("NUMBERS_SEED", "0")) or 23
 """Another course of events: NUMBERS_SEED=7 make test-long ARGS=tests/local/killed/test_reused_numbers.py"""
 
 ATTACKS = 8
-"""So many numbers are reused."""
+"""How many numbers are reused."""
 PROGRESS = 20
 """Steps between two attacks: a job that makes none is restarted seldomer and seldomer."""
 STEPS, STEP_S = 900, 0.1
@@ -64,7 +64,7 @@ def furthest(r: Rehearsal) -> int:
 
 
 async def goes_on(r: Rehearsal, above: int) -> None:
-    """In a generation after this one, and further than ever."""
+    """Wait until a generation after this one is further than any before."""
     target = furthest(r) + PROGRESS if r.newest("attacked") else 1
     await r.until(
         lambda: (

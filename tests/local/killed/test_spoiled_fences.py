@@ -106,7 +106,7 @@ class Attacks:
                 await asyncio.sleep(0.1)  # a query is asked, it does not call
 
     async def removed(self, chance: random.Random) -> None:
-        """By a user who tidied up; a restart writes it again."""
+        """A user who tidied up removed the fence; a restart writes it again."""
         before = self.generation
         shutil.rmtree(self.folder / ".everstep")
         await self.crash(chance)

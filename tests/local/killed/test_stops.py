@@ -57,7 +57,7 @@ async def stopped_at(job: Handle) -> float:
 
 
 def victims(r: Rehearsal, jobs: Iterable[str], chance: random.Random) -> list[int]:
-    """Of each job one pod: its agent with the warden, and its ranks."""
+    """The processes of one pod of each job: its agent with the warden, and its ranks."""
     pids: list[int] = []
     for name in jobs:
         if pods := r.pods(name):

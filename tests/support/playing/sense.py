@@ -58,7 +58,7 @@ def _lines(played: Played) -> Iterator[str]:
 
 def _sorted(status: str) -> str:
     """Agents that fall silent at once are reported in any order."""
-    return ANSWERS.sub(lambda found: ", ".join(sorted(found[0].split(", "))), status)
+    return ANSWERS.sub(lambda match: ", ".join(sorted(match[0].split(", "))), status)
 
 
 def _decision(decision: Decision) -> Iterator[str]:

@@ -26,7 +26,7 @@ from everstep.simulation import Simulation
 from tests.support.playing.scenario import JOB, Cue, Note, Played, Scenario
 from tests.support.playing.transcript import status_line
 
-HEARD_WITHIN_S = 0.01
+ANSWERED_WITHIN_S = 0.01
 POLICY = TypeAdapter(Policy)
 
 
@@ -36,7 +36,7 @@ class PromptBackend(FakeBackend):
     async def observe(
         self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
-        wait_s = min(wait_s, HEARD_WITHIN_S)
+        wait_s = min(wait_s, ANSWERED_WITHIN_S)
         return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
 
 

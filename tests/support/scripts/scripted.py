@@ -33,7 +33,7 @@ class Training:
     def __init__(self) -> None:
         self.step = int(os.environ.get("EVERSTEP_RESUME_STEP", "0"))
         gates = json.loads((CONTROL / "gates.json").read_text())
-        self.is_asked = False  # by SIGTERM
+        self.is_to_end = False  # by SIGTERM
         self.gates = frozenset(gates.get(GENERATION, ()))
         rank, step, code = os.environ.get("CRASH_AT_STEP", "-1:-1:0").split(":")
         self.crash = (int(rank), int(step)), f"{code}\n{os.environ.get('CRASH_EXCEPTION', '')}"
@@ -45,17 +45,17 @@ class Training:
             fresh.write_text(json.dumps({"step": self.step}))
             fresh.replace(CHECKPOINTS / f"step-{self.step}.json")
 
-    def asked_to_end(self, _number: int, _frame: FrameType | None) -> None:
-        self.is_asked = True
+    def note_order_to_end(self, _number: int, _frame: FrameType | None) -> None:
+        self.is_to_end = True
 
-    def end_if_asked(self) -> None:
+    def end_if_ordered(self) -> None:
         """After a checkpoint; and not before the step at which this start is to come to its end."""
-        if self.is_asked and self.step >= max(self.gates, default=0):
+        if self.is_to_end and self.step >= max(self.gates, default=0):
             self.save()
             sys.exit(0)
 
     def run(self) -> None:
-        signal.signal(signal.SIGTERM, self.asked_to_end)
+        signal.signal(signal.SIGTERM, self.note_order_to_end)
         self.wait_at_gate()
         while self.step < STEPS:
             time.sleep(STEP_S)
@@ -73,15 +73,15 @@ class Training:
         if self.step in self.gates:
             (CONTROL / f"at-{where}-r{RANK}").touch()
             while not (CONTROL / f"open-{where}").exists():
-                self.end_if_told()
-                self.end_if_asked()
+                self.end_by_file()
+                self.end_if_ordered()
                 if crashes and len(list(CONTROL.glob(f"at-{where}-r*"))) == WORLD:
                     ended(how)
                 time.sleep(POLL_S)
-        self.end_if_told()
-        self.end_if_asked()
+        self.end_by_file()
+        self.end_if_ordered()
 
-    def end_if_told(self) -> None:
+    def end_by_file(self) -> None:
         exit_file = CONTROL / f"exit-{RANK}"
         if exit_file.exists():
             how = exit_file.read_text()

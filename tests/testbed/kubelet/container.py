@@ -229,7 +229,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _start_time(pid: int) -> str:
-    """With the number, what distinguishes a process from a later one of the same number."""
+    """When the process started. With its number it distinguishes it from a later one of that number."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (FileNotFoundError, ProcessLookupError):

@@ -83,7 +83,7 @@ def variables(
 
 
 def _entries(kind: str, reference: Json, lookup: Lookup) -> dict[str, bytes]:
-    """Of a named object; none where it is optional and does not exist."""
+    """The entries of a named object; none where it is optional and does not exist."""
     obj = lookup(kind, reference["name"])
     if obj is None:
         if reference.get("optional"):

@@ -256,7 +256,7 @@ async def _end_leftover(folder: Path) -> None:
 
 
 def _is_ready(obj: Json) -> bool:
-    """Of a node or a pod."""
+    """Whether this node or pod is ready."""
     conditions = obj.get("status", {}).get("conditions", ())
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 

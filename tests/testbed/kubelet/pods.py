@@ -169,13 +169,13 @@ class PodWorker:
         return self._removed or "deletionTimestamp" in self.pod["metadata"]
 
     async def _wait_for_change(
-        self, *others: asyncio.Task[None], timeout_s: float | None = None
+        self, *tasks: asyncio.Task[None], timeout_s: float | None = None
     ) -> None:
         self._changed.clear()
         change = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait(
-                {change, *others}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                {change, *tasks}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             change.cancel()
@@ -415,7 +415,7 @@ class PodWorker:
         return [one for one in self.pod["spec"].get("volumes", ()) if kind in one]
 
     def _new_folder(self, name: str) -> Path:
-        """Of the next process of a container."""
+        """The folder of the next process of a container."""
         folder = self._folder / "containers" / name
         return folder / str(len(list(folder.glob("*"))))
 
@@ -466,8 +466,8 @@ class PodWorker:
             for one in self.pod["spec"].get("initContainers", ())
             if is_sidecar(one) and one["name"] in self._containers
         ]
-        others = [name for name in self._containers if name not in sidecars]
-        return [others, *([name] for name in reversed(sidecars))]
+        main_containers = [name for name in self._containers if name not in sidecars]
+        return [main_containers, *([name] for name in reversed(sidecars))]
 
     async def _stop_some(
         self, containers: Sequence[Container | HollowContainer], began: float

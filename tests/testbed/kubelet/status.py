@@ -192,7 +192,7 @@ def condition(kind: str, *, holds: bool, at: float, reason: str = "", message: s
 
 
 def node_status(name: str, *, resources: Mapping[str, str], ip: str, port: int, now: float) -> Json:
-    """Of a healthy node. `resources` are both its capacity and what pods may have of it."""
+    """The status of a healthy node. `resources` are both its capacity and what pods may have of it."""
     return {
         "capacity": dict(resources),
         "allocatable": dict(resources),
@@ -248,10 +248,10 @@ def quantity(text: str) -> float:
     return float(text)
 
 
-def shortage(pod: Json, others: Iterable[Json], *, resources: Mapping[str, str]) -> str | None:
+def shortage(pod: Json, other_pods: Iterable[Json], *, resources: Mapping[str, str]) -> str | None:
     """The resource that a node lacks for this pod beside the others; None if it fits."""
     used: dict[str, float] = {"pods": 0.0}
-    for one in (*others, pod):
+    for one in (*other_pods, pod):
         used["pods"] += 1
         for name, amount in requests_of(one).items():
             used[name] = used.get(name, 0.0) + amount

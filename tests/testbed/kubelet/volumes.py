@@ -185,8 +185,8 @@ def _host_path(source: Json) -> str:
     path, kind = Path(source["path"]), source.get("type", "")
     if kind == "DirectoryOrCreate":
         path.mkdir(parents=True, exist_ok=True)
-    is_as_said = {"Directory": path.is_dir, "File": path.is_file}.get(kind, path.exists)
-    if not is_as_said():
+    is_of_kind = {"Directory": path.is_dir, "File": path.is_file}.get(kind, path.exists)
+    if not is_of_kind():
         raise ConfigError(f"hostPath type check failed: {path} is not a {kind or 'path'}")
     return str(path)
 

@@ -315,7 +315,7 @@ def _bridge(number: int) -> str:
 
 
 def _network(number: int, folder: Path) -> dict[str, Any]:
-    """Of the node's pods. Nothing of it leaves the machine: there is no gateway to anywhere else."""
+    """The network of the node's pods. Nothing leaves the machine: there is no gateway to anywhere else."""
     addresses = {
         "type": "host-local",
         "ranges": [[{"subnet": f"10.213.{number}.0/24"}]],

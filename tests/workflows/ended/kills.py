@@ -72,7 +72,7 @@ DOWNGRADE = Incident(
         Level.POD,
     ),
 )
-"""In place fails after ten minutes; the pod level follows."""
+"""A restart in place fails after ten minutes; the pod level follows."""
 ELASTIC = {"min": 2, "wanted": 4}
 RESIZES = {"rules": [{"match": {"exit_code": [7]}, "action": "resize"}]}
 RESIZE = Incident(

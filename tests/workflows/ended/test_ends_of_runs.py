@@ -58,11 +58,11 @@ class Late:
     """A listener that accepts nothing the first time: its notices stay due."""
 
     def __init__(self) -> None:
-        self._was_asked = False
+        self._was_called = False
 
     async def take(self, _message: Mapping[str, str]) -> bool:
-        was_asked, self._was_asked = self._was_asked, True
-        return was_asked
+        was_called, self._was_called = self._was_called, True
+        return was_called
 
 
 def stateless(client: Client) -> Worker:

@@ -74,7 +74,7 @@ async def recovery(stage: StageOfProcesses, job: str, n: int) -> Sequence[Histor
 
 
 def kinds(events: Sequence[HistoryEvent]) -> Iterator[str]:
-    """In their order; what is published beside all that comes when it comes."""
+    """The kinds of the events in their order, without those of what is published beside them."""
     publish_ids = {event.event_id for event in events if activity_of(event) == "publish"}
     for event in events:
         kind = EventType.Name(event.event_type).removeprefix("EVENT_TYPE_")

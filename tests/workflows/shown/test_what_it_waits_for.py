@@ -55,7 +55,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(call, "retry_policy", soon)
 
 
-@pytest.mark.usefixtures("nobody_writes")
+@pytest.mark.usefixtures("no_other_writer")
 async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
     client: Client,
 ) -> None:
@@ -70,7 +70,7 @@ async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
     assert_ended_after(report, stopped_from)
 
 
-@pytest.mark.usefixtures("nobody_writes")
+@pytest.mark.usefixtures("no_other_writer")
 async def test_a_job_stopped_while_it_waits_for_nodes_ends_when_it_is_stopped(
     client: Client,
 ) -> None:
@@ -86,7 +86,7 @@ async def test_a_job_stopped_while_it_waits_for_nodes_ends_when_it_is_stopped(
     assert_ended_after(report, stopped_from)
 
 
-@pytest.mark.usefixtures("nobody_writes")
+@pytest.mark.usefixtures("no_other_writer")
 async def test_a_launch_that_waits_for_its_checkpoints_is_one_event(client: Client) -> None:
     """As after `submit --again` where the folder is gone: an operator has to bring it back."""
     backend = FakeBackend(FakeSettings(nodes=1))
@@ -595,7 +595,7 @@ FAILED = "end_recovery, which failed"
 
 
 async def test_the_id_of_a_restart_that_cannot_be_freed_is_shown() -> None:
-    """By itself: no real server refuses this request alone."""
+    """The activity runs by itself: no real server refuses this request alone."""
     client = ServerWithoutAnswers()
     attempts = ActivityEnvironment(client=cast("Client", client))
     for attempt in range(1, 6):

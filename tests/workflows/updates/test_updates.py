@@ -477,7 +477,7 @@ async def test_what_comes_too_late_is_refused_too(scene: Scene) -> None:
 QUESTIONS: list[list[Any]] = [[], [None], [{}], [{"n": 1}], ["what?"], [unreadable()]]
 
 
-@pytest.mark.usefixtures("nobody_writes")
+@pytest.mark.usefixtures("no_other_writer")
 async def test_a_job_whose_cluster_nobody_serves_can_be_asked_and_cancelled(scene: Scene) -> None:
     job = await scene.stage.submit(body("nowhere", cluster="nowhere"))
     for argument in QUESTIONS:

@@ -52,7 +52,7 @@ OFTEN = {
 
 @pytest.fixture(scope="module")
 async def often(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
-    """On a server that suggests a new run all the time."""
+    """A scene on a server that suggests a new run all the time."""
     home = tmp_path_factory.mktemp("often")
     async with (
         await DevServer.start(settings=OFTEN, log=home / "temporal.log") as server,
