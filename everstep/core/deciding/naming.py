@@ -329,7 +329,7 @@ def _try_imports_once_more(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagn
     if end.times == 1:
         remark, ladder = "an import is tried once more, in new pods", (Level.JOB,)
         return replace(diagnosis, ladder=ladder, remarks=(*diagnosis.remarks, remark))
-    remark = "the same import failed again in new pods: no restart brings it"
+    remark = "the same import failed again in new pods"
     return replace(
         diagnosis, ladder=(Level.FAIL,), ladder_is_final=True, remarks=(*diagnosis.remarks, remark)
     )
