@@ -232,12 +232,13 @@ def _started(phase: PhaseChronicle, event: Started) -> Entry:
 
 
 UNKNOWN = "an unknown step"
+FOUND_BY_SCRIPT = "what its script finds"
 
 
 def origin(event: Started) -> str:
     """The checkpoint from which a start resumes, and what it passes over, in words."""
-    newer = event.newer_saved
-    return loaded(event) if newer is None else f"{loaded(event)}; {newer.text}"
+    newer = "" if event.newer_saved is None else event.newer_saved.text
+    return "; ".join(filter(None, (loaded(event), newer, event.no_snapshot)))
 
 
 def loaded(event: Started) -> str:
@@ -247,7 +248,9 @@ def loaded(event: Started) -> str:
     if event.resume is not None:
         name = event.resume.name if event.resume.step is not None else UNKNOWN
         return f"{name} ({record_rows.file_of(event.resume.path)})"
-    return "the beginning" if event.starting_step == 0 else UNKNOWN
+    if event.starting_step == 0:
+        return "the beginning"
+    return FOUND_BY_SCRIPT if event.no_snapshot else UNKNOWN
 
 
 def _has_ended(phase: PhaseChronicle) -> bool:

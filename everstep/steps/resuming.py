@@ -56,21 +56,27 @@ async def resume(step: StepRun) -> StepResult:
             return step.failed(step.cause(STORAGE_GIVEN_UP, message))
     checkpoints = listing.checkpoints
     chosen = _choose(checkpoints, plan)
-    snapshot = await _snapshot(step, chosen)
+    snapshot, why_none = await _snapshot(step, chosen)
     if not (chosen or snapshot) and (cause := _none_to_load(step, checkpoints)) is not None:
         return step.failed(cause)
     newer = tuple(takewhile(lambda one: one != chosen, checkpoints))  # all, if none was chosen
     result = await _result_after_renaming(step, listing, newer, chosen)
-    return replace(result, resume=chosen, snapshot=snapshot)
+    notes = (*result.notes, why_none) if why_none else result.notes
+    return replace(result, resume=chosen, snapshot=snapshot, no_snapshot=why_none, notes=notes)
 
 
-async def _snapshot(step: StepRun, checkpoint: Checkpoint | None) -> Snapshot | None:
-    """The snapshots in memory that are newer than the checkpoint, if every rank has one of the same step."""
-    if not snapshots.may_be_used(step.order.plan):
-        return None
-    observation = await step.observe(step.now)
+async def _snapshot(step: StepRun, checkpoint: Checkpoint | None) -> tuple[Snapshot | None, str]:
+    """The snapshots in memory that are newer than the checkpoint, if every rank has one of the same step.
+
+    With it comes a sentence where memory has something, and no step of all ranks.
+    """
+    plan = step.order.plan
+    if not snapshots.may_be_used(plan):
+        return None, ""
+    pods = (await step.observe(step.now)).pods
     node_ranks = placement.node_ranks(step.order.active)
-    return snapshots.choose(step.order.plan, observation.pods, node_ranks, checkpoint)
+    snapshot = snapshots.choose(plan, pods, node_ranks, checkpoint)
+    return snapshot, snapshots.why_none(pods, node_ranks, plan.phase.processes_per_node)
 
 
 def _fence_order(step: StepRun) -> FenceOrder:

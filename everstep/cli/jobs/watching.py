@@ -200,7 +200,10 @@ class Lines(JobScreen):
             yield what, True, f"restart {n}: {pages.cause_and_end(record)} -> {record['level']}"
             if result != "recovering":
                 step = record["resume_step"]
-                origin = "an unknown step" if step is None else f"step {step}"
+                unknown = (
+                    "an unknown step" if record.get("resume_path") else "what its script finds"
+                )
+                origin = unknown if step is None else f"step {step}"
                 end = "" if step is None and result != "success" else f", from {origin}"
                 yield (
                     f"{what} ended",

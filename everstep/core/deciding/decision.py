@@ -301,6 +301,7 @@ class StepEffects:
     resume: Checkpoint | None = None
     snapshot: Snapshot | None = None  # in place of `resume`, or the state of kept ranks
     newer_saved: NewerCheckpoints | None = None  # than `resume`
+    no_snapshot: str = ""  # why memory holds something and no step of all ranks
     evidence: str | None = None
     isolated: tuple[str, ...] = ()
     deferred: tuple[Isolation, ...] = ()

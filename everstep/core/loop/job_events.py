@@ -82,6 +82,7 @@ class Started(_Event):
     resume: Checkpoint | None
     snapshot: Snapshot | None = None  # in place of `resume`
     newer_saved: NewerCheckpoints | None = None  # than `resume`
+    no_snapshot: str = ""  # why memory holds something and no step of all ranks
     checks_numbers: bool = False
     waited: tuple[Waited, ...] = ()
 

@@ -189,7 +189,11 @@ def _with_new_processes(before: JobState, state: JobState, outcome: Outcome) -> 
     is_new = before.generation != state.generation or before.running_since is None
     if is_new and state.running_since is not None:
         state = started(
-            state, state.running_since, waited=outcome.waited, newer_saved=outcome.newer_saved
+            state,
+            state.running_since,
+            waited=outcome.waited,
+            newer_saved=outcome.newer_saved,
+            no_snapshot=outcome.no_snapshot,
         )
     return apply_facts(state, (f for f in _facts_of(outcome) if f.generation == outcome.generation))
 
@@ -200,6 +204,7 @@ def started(
     *,
     waited: tuple[Waited, ...] = (),
     newer_saved: NewerCheckpoints | None = None,
+    no_snapshot: str = "",
 ) -> JobState:
     """The state after a start of all processes: one more run."""
     state = replace(state, runs=state.runs + 1)
@@ -213,6 +218,7 @@ def started(
         resume=state.resume,
         snapshot=state.snapshot,
         newer_saved=newer_saved,
+        no_snapshot=no_snapshot,
         checks_numbers=state.ledger.checking.is_on,
         waited=waited,
     )

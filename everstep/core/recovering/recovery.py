@@ -155,6 +155,7 @@ def _with(progress: PlanProgress, result: StepResult) -> Outcome:
         resume=result.resume or old.resume,
         snapshot=result.snapshot or old.snapshot,
         newer_saved=result.newer_saved or old.newer_saved,
+        no_snapshot=result.no_snapshot or old.no_snapshot,
         stages_s={**old.stages_s, stage: round(spent, 6)},
         evidence=result.evidence or old.evidence,
         isolated=(*old.isolated, *result.isolated),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from everstep.core.deciding.decision import Plan
 from everstep.core.levels import FaultClass
 from everstep.core.recovering.placement import ranks_of
+from everstep.core.slots import format_ranges
 from everstep.core.state import JobState
 from everstep.core.world import Checkpoint, CopyPlace, PodState, PodView, RankSnapshot, Snapshot
 
@@ -74,25 +75,54 @@ def newest_common(
     A rank that gets another number, or is one of another number of ranks, has another part of the state.
     Snapshots of two generations may be of two trainings, of which one was left.
     """
+    if not {*node_ranks} <= {pod.slot for pod in pods}:
+        return None
+    held = _held(pods, node_ranks, processes_per_node)
+    newest = max(_common([one.written for one in held]), default=None)
+    return None if newest is None else _of(newest, held)
+
+
+def _held(
+    pods: Sequence[PodView], node_ranks: Mapping[int, int], processes_per_node: int
+) -> list[Held]:
+    """What memory holds of each rank. A pod that is missing has nothing."""
     world = len(node_ranks) * processes_per_node
     by_slot = {pod.slot: pod for pod in pods}
     copies = _copies(pods, world)
-    held = [
+    return [
         Held(
             rank,
             of_rank=_written(
-                one for one in by_slot[slot].snapshots if (one.rank, one.world) == (rank, world)
+                one
+                for one in (by_slot[slot].snapshots if slot in by_slot else ())
+                if (one.rank, one.world) == (rank, world)
             ),
             copies=copies.get(rank, NO_COPIES),
         )
         for slot in node_ranks
-        if slot in by_slot
         for rank in ranks_of(slot, node_ranks, processes_per_node)
     ]
-    if len(held) < world:
-        return None
-    newest = max(_common([{*one.of_rank, *one.copies} for one in held]), default=None)
-    return None if newest is None else _of(newest, held)
+
+
+def why_none(
+    pods: Sequence[PodView], node_ranks: Mapping[int, int], processes_per_node: int
+) -> str:
+    """Why no step is in memory for all ranks, in a sentence; empty if some is, or if nothing is in memory."""
+    held = _held(pods, node_ranks, processes_per_node)
+    if not any(one.written for one in held) or _common([one.written for one in held]):
+        return ""
+    if lacking := [one.rank for one in held if not one.written]:
+        ranks = f"rank {lacking[0]}" if len(lacking) == 1 else f"ranks {format_ranges(lacking)}"
+        return f"memory holds neither a snapshot nor a copy of {ranks}"
+    behind = min(held, key=lambda one: max(one.written))
+    apart = [one for one in held if not one.written & behind.written]
+    ahead = max(
+        apart or [one for one in held if one is not behind], key=lambda one: min(one.written)
+    )
+    of_another = " of another run" if apart and behind.steps & ahead.steps else ""
+    return (
+        f"memory holds no step of all ranks: it holds {behind.text}, and {ahead.text}{of_another}"
+    )
 
 
 def to_dump(
@@ -133,6 +163,22 @@ class Held(NamedTuple):
     rank: int
     of_rank: Mapping[Written, float]
     copies: Mapping[Written, HeldCopy]
+
+    @property
+    def written(self) -> frozenset[Written]:
+        return frozenset((*self.of_rank, *self.copies))
+
+    @property
+    def steps(self) -> frozenset[int]:
+        return frozenset(step for step, _ in self.written)
+
+    @property
+    def text(self) -> str:
+        """`steps 9 and 10 of rank 0`, `copies of steps 3 and 4 of rank 1`."""
+        steps = [str(step) for step in sorted(self.steps)]
+        several = "s" * (len(steps) > 1)
+        what = "" if self.of_rank else "a copy of " if not several else "copies of "
+        return f"{what}step{several} {' and '.join(steps)} of rank {self.rank}"
 
 
 class HeldCopy(NamedTuple):

@@ -76,3 +76,18 @@ async def test_two_runs_begin_from_the_same_snapshots_and_the_next_one_from_the_
 async def test_a_rollback_leaves_what_memory_holds() -> None:
     begun, levels = await trainings(SNAPSHOTS, "at step 25 of job fact job numeric.nan rank=0")
     assert ([training.resume for training in begun], levels) == ([0, 10], [Level.ROLLBACK])
+
+
+async def test_the_record_says_of_which_rank_memory_holds_nothing() -> None:
+    """Its node is lost together with the one that has its copies."""
+    backend = FakeBackend(FakeSettings(nodes=6))
+    for fault in ("at 29.5s node-down n1", "at 29.5s node-down n2"):
+        await backend.admin.fault(fault)
+    spec = compile_document(document(env={"STEPS": "60", **SNAPSHOTS}))
+    simulation = Simulation(backend=backend, spec=spec)
+    await simulation.run()
+    (record,) = simulation.chronicle.records
+    lacking = "memory holds neither a snapshot nor a copy of rank 1"
+    assert lacking in record.notes
+    started = [entry.text for entry in simulation.chronicle.entries if "started on" in entry.text]
+    assert started[-1].endswith(f"; {lacking}")

@@ -106,6 +106,14 @@ def test_where_a_job_of_that_id_ran_before_nobody_knows_where_its_script_begins(
     assert (UNKNOWN in began.text, began.row["starting_step"]) == (True, None)
 
 
+def test_a_start_without_a_step_of_all_ranks_in_memory_says_which_one_is_behind() -> None:
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds(no_snapshot="memory holds no step of all ranks", notes=("memory holds",))
+    began = job.chronicle.entries[-1].text
+    assert began.endswith(", from what its script finds; memory holds no step of all ranks")
+
+
 def test_what_was_chosen_before_an_outcome_was_lost_is_not_what_runs_now() -> None:
     job = running()
     job.see(sighting(FaultClass.CRASH))

@@ -171,6 +171,34 @@ def test_without_a_copy_the_checkpoint_is_left(pods: tuple[PodView, ...]) -> Non
     assert chosen(*pods) is None
 
 
+@pytest.mark.parametrize(
+    ("pods", "why"),
+    [
+        ((pod(0, 7), pod(1, 7)), ""),
+        ((pod(0), pod(1)), ""),
+        (
+            (holding(pod(0, 9, 10), 3, 4, rank=1), pod(1)),
+            "memory holds no step of all ranks: it holds copies of steps 3 and 4 of rank 1,"
+            " and steps 9 and 10 of rank 0",
+        ),
+        (
+            (holding(pod(0, 9, 10), 4, rank=1), pod(1)),
+            "memory holds no step of all ranks: it holds a copy of step 4 of rank 1,"
+            " and steps 9 and 10 of rank 0",
+        ),
+        ((pod(0, 7), pod(1)), "memory holds neither a snapshot nor a copy of rank 1"),
+        (
+            (pod(0, 7), pod(1, 7, generation=2)),
+            "memory holds no step of all ranks: it holds step 7 of rank 0, and step 7 of rank 1"
+            " of another run",
+        ),
+    ],
+    ids=["some", "nothing", "behind", "one copy", "gone", "another training"],
+)
+def test_what_memory_lacks_is_said(pods: tuple[PodView, ...], why: str) -> None:
+    assert snapshots.why_none(pods, RANKS, 1) == why
+
+
 # -- Before pods are given up ---------------------------------------------------------------------
 
 
