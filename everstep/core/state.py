@@ -87,7 +87,7 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ProgressMark:
     """The furthest point ever reached: progress is only what lies beyond it."""
 
     checkpoint: int | None = None  # the highest number (`Checkpoint.order_number`)
@@ -124,7 +124,7 @@ class Ledger:
     last_end: RunEnd | None = None  # how the last run ended, and how many before it did the same
     rollbacks: RollbackCount = field(default_factory=RollbackCount)
 
-    mark: Mark = field(default_factory=Mark)
+    mark: ProgressMark = field(default_factory=ProgressMark)
     recoveries: int = 0  # the newest record's n
     # What the newest restart reserved, by its n; several if a Recovery was lost and tried again.
     bills: Mapping[int, Mapping[str, int]] = field(default_factory=dict)

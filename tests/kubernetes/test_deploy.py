@@ -396,8 +396,8 @@ async def test_workers_of_the_deployment_roll_to_another_version_under_three_job
 
 
 def test_the_page_names_each_right() -> None:
-    """docs/kubernetes.md says what each right is for."""
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    """docs/operations/kubernetes-namespaces.md says what each right is for."""
+    page = (ROOT / "docs" / "operations" / "kubernetes-namespaces.md").read_text()
     for resource, verb in rights.granted():
         rows = [line for line in page.splitlines() if line.startswith(f"| {resource} |")]
         assert any(verb in row for row in rows), f"{verb} of {resource}"

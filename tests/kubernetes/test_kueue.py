@@ -50,7 +50,7 @@ async def kueue(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """The queue `team` of the namespace, as docs/kubernetes.md makes one."""
+    """The queue `team` of the namespace, as docs/operations/gangs-and-queues.md makes one."""
 
     api: Api
     namespace: str

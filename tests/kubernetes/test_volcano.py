@@ -1,6 +1,6 @@
 """Jobs whose pods a real Volcano schedules: `make test-volcano`.
 
-Each pod takes a node. Their template and their PodGroup are those of docs/kubernetes.md.
+Each pod takes a node. Their template and their PodGroup are those of docs/operations/gangs-and-queues.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.testbed.volcano import scheduler
 
 pytestmark = pytest.mark.volcano
 
-PAGE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "gangs-and-queues.md"
 WHOLE_NODE = {"resources": {"requests": {"cpu": "8"}}}
 """What a pod requests: Volcano places pods that request nothing one by one."""
 NO_NODE = "1 Unschedulable, 3 Schedulable"
@@ -46,7 +46,7 @@ async def volcano(
 
 def on_page() -> tuple[Json, Json]:
     """The template and the PodGroup that the page shows for a job called llama."""
-    _, _, rest = PAGE.read_text().partition("With Volcano")
+    _, _, rest = PAGE.read_text().partition("## Volcano")
     blocks = [block for block in rest.split("\n\n") if block.startswith("    ")]
     template, group = (yaml.safe_load(block) for block in blocks[:2])
     return template["pod_template"], group

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from everstep.core.deciding.decision import RollbackCount
 from everstep.core.loop.job_events import Progressed
-from everstep.core.state import JobState, Ledger, Mark, happened, with_ledger
+from everstep.core.state import JobState, Ledger, ProgressMark, happened, with_ledger
 from everstep.core.world import Checkpoint, PodView
 from everstep.protocol import rank_memory
 
@@ -36,11 +36,11 @@ class Reached:
 class Yardstick:
     """What a job has to get beyond, and what counts for it."""
 
-    mark: Mark
+    mark: ProgressMark
     healthy_s: float
     only_checkpoints: bool = False  # neither steps nor healthy running count
 
-    def furthest(self, reached: Reached) -> Mark:
+    def furthest(self, reached: Reached) -> ProgressMark:
         """The mark after this; the mark itself if nothing of it lies beyond."""
         mark = self.mark
         number = None if reached.saved is None else reached.saved.order_number
@@ -142,7 +142,7 @@ def _with_event(before: JobState, after: JobState) -> JobState:
     return happened(after, progress)
 
 
-def found_further(state: JobState, before: Mark) -> JobState:
+def found_further(state: JobState, before: ProgressMark) -> JobState:
     """The state after a restart that may have found a checkpoint newer than any observed one.
 
     `before`: the mark before it. If it moved, the last run had progressed: of all counts in a row, only this
@@ -202,7 +202,7 @@ def is_at_last_step(state: JobState) -> bool:
     return last is not None and saved is not None and saved >= last
 
 
-def starting_mark(resume: Checkpoint | None, mark: Mark) -> Mark:
+def starting_mark(resume: Checkpoint | None, mark: ProgressMark) -> ProgressMark:
     """The mark of a run that resumes: the checkpoint that it begins with is not progress of its own."""
     if resume is None:
         return mark
