@@ -51,8 +51,8 @@ Schema = Mapping[str, Any]
 
 
 def page() -> str:
-    told = schema()
-    shapes = {"NativeDocument": told, **told["$defs"]}
+    document = schema()
+    shapes = {"NativeDocument": document, **document["$defs"]}
     sections = [_section(shapes, *section) for section in SECTIONS]
     return "\n".join([INTRODUCTION, *("\n".join(section) for section in sections), _words(shapes)])
 

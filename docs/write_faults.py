@@ -60,7 +60,7 @@ def page() -> str:
 def _severities() -> Iterator[str]:
     yield "## Severities\n"
     rows = ((f"`{s}`", _yes(heals_by(s)), SEVERITY_MEANS[s]) for s in SEVERITIES)
-    yield from table(("severity", "heals", "what it asks for"), rows)
+    yield from table(("severity", "heals", "what has to be done"), rows)
     classes = dict.fromkeys(fault_class(entry) for entry in entries())
     yield "\nThe classes that codes come to, and their native ladders:\n"
     ladders = ((f"`{cls}`", " → ".join(str(level) for level in LADDERS[cls])) for cls in classes)
@@ -74,7 +74,7 @@ def _severities() -> Iterator[str]:
 
 def _levels() -> Iterator[str]:
     yield "## MindCluster's levels\n"
-    yield "A cluster that gives a code another level than these lists knows better: a fact's `level` wins."
+    yield "Where a cluster gives a code another level than these lists, the fact's `level` wins."
     yield "What is sub-healthy stops no job; what does not heal either is given to no other job.\n"
     rows = ((f"`{level}`", *_graded(grade)) for level, grade in LEVELS.items())
     yield from table(("level", "severity", "heals", "sub-healthy"), rows)

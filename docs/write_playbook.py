@@ -316,7 +316,7 @@ def _fixed() -> Iterable[tuple[str, str]]:
     yield "a device has to heal within", f"{HEAL_S_MAX:g} s"
     yield "the storage is tried again every", f"{STORAGE_POLL_S:g} s"
     yield (
-        "asked at the first fact or suspicion, every agent has to answer within",
+        "at the first fact or suspicion every agent has to answer a request within",
         f"{CHECK_S:g} s",
     )
     yield "a smaller job looks for room every", f"{GROW_POLL_S:g} s"
