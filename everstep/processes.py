@@ -126,7 +126,7 @@ class Process:
                 raise self.failed(f"not ready within {within_s:g} s")
             await asyncio.sleep(POLL_S)
 
-    async def says(self, beginning: str, *, within_s: float) -> str:
+    async def wait_for_line(self, beginning: str, *, within_s: float) -> str:
         """Wait for an output line with this beginning; return the rest of the line."""
 
         lines: list[str] = []

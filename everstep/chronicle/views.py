@@ -16,7 +16,7 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.escaping import in_markdown, link_in_markdown
 from everstep.core.recovering import avoiding, placement
 from everstep.core.spec import PhaseSpec
-from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Wait
+from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Wait, phase_result
 from everstep.core.world import PodState
 
 SHOWN_STATE: Mapping[Mode, str] = {
@@ -396,17 +396,7 @@ def run(start: Start) -> dict[str, Any]:
 def _phase_results(state: JobState) -> tuple[PhaseResult, ...]:
     if any(result.name == state.phase.name for result in state.finished):
         return state.finished
-    running = PhaseResult(
-        name=state.phase.name,
-        state=shown_state(state),
-        last_checkpoint_step=state.checkpoint_step,
-        restarts=state.ledger.restarts,
-        reschedules=state.ledger.reschedules,
-        ledger=state.ledger,
-        isolated_nodes=tuple(state.isolated),
-        limits=state.limits,
-    )
-    return (*state.finished, running)
+    return (*state.finished, phase_result(state, shown_state(state)))
 
 
 def _phase_report(

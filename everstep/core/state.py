@@ -279,6 +279,20 @@ class JobState:
         return tuple(sorted([n for n, slot in self.slots.items() if slot.state is not absent]))
 
 
+def phase_result(state: JobState, shown_as: str) -> PhaseResult:
+    """The result of the current phase as it is now, under this state."""
+    return PhaseResult(
+        name=state.phase.name,
+        state=shown_as,
+        last_checkpoint_step=state.checkpoint_step,
+        restarts=state.ledger.restarts,
+        reschedules=state.ledger.reschedules,
+        ledger=state.ledger,
+        isolated_nodes=tuple(state.isolated),
+        limits=state.limits,
+    )
+
+
 def with_ledger(state: JobState, **changes: Any) -> JobState:
     return replace(state, ledger=replace(state.ledger, **changes))
 

@@ -102,12 +102,12 @@ def _shapes(line: StepLine, axis: TimeAxis, most: int) -> list[str]:
     kept_step = line.step - line.lost
     x0, x1, x2 = axis.x(line.began), axis.x(turn), axis.x(line.ended)
     y0, y1, y2 = _y(line.starting_step, most), _y(kept_step, most), _y(line.step, most)
-    kept = f'<path class="kept" d="M{x0} {y0}L{x1} {y1}"/>'
+    kept_line = f'<path class="kept" d="M{x0} {y0}L{x1} {y1}"/>'
     if not line.lost:
-        return [kept]
+        return [kept_line]
     base = _y(0, most)
     shade = f'<path class="shade" d="M{x1} {base}L{x1} {y1}L{x2} {y2}L{x2} {base}z"/>'
-    return [shade, kept, f'<path class="lost" d="M{x1} {y1}L{x2} {y2}"/>']
+    return [shade, kept_line, f'<path class="lost" d="M{x1} {y1}L{x2} {y2}"/>']
 
 
 def _y(step: int, most: int) -> float:
@@ -189,7 +189,7 @@ def _bar(cls: str, label: str, begin: str | None, end: str | None) -> Bar:
 
 
 def _node_rows(nodes: Sequence[Value]) -> list[tuple[str, list[Bar]]]:
-    shown = sorted(
+    worst_first = sorted(
         nodes, key=lambda n: (-n["faults"], n["isolated"] is None, _by_number(n["node"]))
     )
     rows = [
@@ -205,9 +205,9 @@ def _node_rows(nodes: Sequence[Value]) -> list[tuple[str, list[Bar]]]:
                 for s in node["slots"]
             ],
         )
-        for node in shown[:ROWS_MOST]
+        for node in worst_first[:ROWS_MOST]
     ]
-    left = len(shown) - len(rows)
+    left = len(worst_first) - len(rows)
     return [*rows, (f"+{count(left, 'node')}", [])] if left > 0 else rows
 
 

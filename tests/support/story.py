@@ -13,7 +13,7 @@ from everstep.chronicle.happenings import KINDS
 from everstep.chronicle.views import ENDED_STATE
 from everstep.core.state import JobState
 from everstep.dialects import job_memo, responses
-from everstep.report.accounting import account, seconds
+from everstep.report.accounting import Account, account, seconds
 from everstep.report.job_report import causes
 
 SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_task")
@@ -83,6 +83,17 @@ def _spans_form_one_trace(chronicle: Chronicle) -> None:
         assert sum("/restart/" in key for key in spans) == sum(chronicle.totals.restarts.values())
 
 
+def seconds_by_use(time: Account) -> dict[str, float]:
+    """The time of the account by the names that totals have for its uses."""
+    return {
+        "wait": time.wait_s,
+        "training": time.training_s,
+        "down": time.down_s,
+        "lost": time.lost_s,
+        "paused": time.paused_s,
+    }
+
+
 def _totals_agree_with_the_report(chronicle: Chronicle, report: dict[str, Any]) -> None:
     """Where the time went, and what each cause cost, counted as it happened and from the report."""
     if len(chronicle.starts) >= STARTS_KEPT:
@@ -90,13 +101,7 @@ def _totals_agree_with_the_report(chronicle: Chronicle, report: dict[str, Any]) 
     end = seconds(report["ended_at"])
     assert end is not None
     time = account(report, job_memo.restarts_of(report), now=end)
-    uses = {
-        "wait": time.wait_s,
-        "training": time.training_s,
-        "down": time.down_s,
-        "lost": time.lost_s,
-        "paused": time.paused_s,
-    }
+    uses = seconds_by_use(time)
     totals = chronicle.totals
     assert {use: totals.time_s.get(use, 0.0) for use in uses} == pytest.approx(uses, abs=0.05)
     for row in causes(time.restarts):

@@ -28,6 +28,7 @@ from tests.support.patience import HUNG_S
 from tests.support.rows import runs
 from tests.support.scene import until
 from tests.support.stage import Stage, document
+from tests.support.story import seconds_by_use
 from tests.support.workerproc import WorkerProcess
 from tests.telemetry.receiver import Samples
 from tests.telemetry.test_worker_metrics import until_scraped
@@ -52,13 +53,7 @@ def agree(fleet_totals: FleetSum, report: dict[str, Any]) -> None:
     end = seconds(report["ended_at"])
     assert end is not None
     time = account(report, records, now=end)
-    uses = {
-        "wait": time.wait_s,
-        "training": time.training_s,
-        "down": time.down_s,
-        "lost": time.lost_s,
-        "paused": time.paused_s,
-    }
+    uses = seconds_by_use(time)
     assert {use: fleet_totals.totals.time_s.get(use, 0.0) for use in uses} == pytest.approx(
         uses, abs=0.1
     )

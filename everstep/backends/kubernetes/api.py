@@ -122,6 +122,15 @@ class KubernetesApi:
     async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY) -> Json:
         return await self._request("GET", path, query)
 
+    async def find(self, path: str) -> Json | None:
+        """The object at this path; None if there is none."""
+        try:
+            return await self.get(path)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return None
+
     async def items(self, path: str, query: Mapping[str, str] = _NO_QUERY) -> AsyncGenerator[Json]:
         """The objects of a collection as they were at one moment, which come page by page.
 

@@ -363,11 +363,8 @@ class ConfigMapBooks(Books):
 
     async def read(self, job_id: str) -> Stored:
         """Raises Refused, Unreachable; BackendUnavailable where the object makes no sense."""
-        try:
-            config_map = await self._api.get(f"{self.maps}/{names.record(job_id)}")
-        except Refused as error:
-            if error.status != 404:
-                raise
+        config_map = await self._api.find(f"{self.maps}/{names.record(job_id)}")
+        if config_map is None:
             return Stored(document=JobDocument(record=JobRecord(id=job_id)))
         newest = self._newest.get(job_id)
         if newest is not None and newest == _stored_as(newest.document, config_map):

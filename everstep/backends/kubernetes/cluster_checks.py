@@ -105,11 +105,8 @@ async def _guarded(
 
 async def _namespace(api: KubernetesApi, namespaces: Namespaces) -> ClusterCheck:
     namespace = namespaces.of_workers
-    try:
-        await api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/{rights.SERVICE_ACCOUNT}")
-    except Refused as error:
-        if error.status != 404:
-            raise
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/{rights.SERVICE_ACCOUNT}"
+    if await api.find(account) is None:
         what = f"{namespace} has no service account {rights.SERVICE_ACCOUNT}"
         hint = "EVERSTEP_KUBE_NAMESPACE names the namespace of the workers"
         return problem(name="namespace", what=what, hint=hint)

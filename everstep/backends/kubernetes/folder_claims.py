@@ -85,16 +85,7 @@ class FolderClaims:
 
     async def _read(self) -> Json:
         """The ConfigMap; empty: there is none."""
-
-        async def read() -> Json:
-            try:
-                return await self.api.get(f"{self.maps}/{NAME}")
-            except Refused as error:
-                if error.status != 404:
-                    raise
-                return {}
-
-        return await reached(read())
+        return await reached(self.api.find(f"{self.maps}/{NAME}")) or {}
 
     async def _write(self, stored: Json, entries: Mapping[str, str]) -> bool:
         """Write the entries. False: not written, as another worker changed them since they were read."""

@@ -109,11 +109,8 @@ async def stored_identity(api: KubernetesApi, namespace: str) -> str | None:
 
 
 async def _entries(api: KubernetesApi, namespace: str) -> Mapping[str, str] | None:
-    try:
-        config_map = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{CLUSTER}")
-    except Refused as error:
-        if error.status != 404:
-            raise
+    config_map = await api.find(f"/api/v1/namespaces/{namespace}/configmaps/{CLUSTER}")
+    if config_map is None:
         return None
     entries: Mapping[str, str] = config_map.get("data") or {}
     if not entries.get(_IDENTITY):

@@ -52,13 +52,8 @@ class FolderReleaser:
         A folder that cannot be released stays the job's, with a warning in the log.
         """
         path = f"{self._pods}/{names.releaser(command['job'], generation=command['generation'])}"
-        try:
-            pod = await self.api.get(path)
-        except Unreachable as error:
-            raise BackendUnavailable(str(error)) from None
-        except Refused as error:
-            if error.status != 404:
-                raise BackendUnavailable(str(error)) from None
+        pod = await reached(self.api.find(path))
+        if pod is None:
             return await self._begin(command)
         is_over = has_ended(pod)
         if not is_over and self.api.server_time() < created_at(pod) + LIVES_S:

@@ -120,9 +120,9 @@ class KubernetesTools(Tools):
     async def _namespaces(self, api: KubernetesApi) -> Sequence[str]:
         """The namespaces of jobs, first that of jobs that name none."""
         home, default = self._settings.kube_namespace, self._settings.kube_default_namespace
-        others = self._settings.kube_job_namespaces
-        if default or others:
-            self._job_namespaces = tuple(dict.fromkeys((default or home, *others)))
+        further = self._settings.kube_job_namespaces
+        if default or further:
+            self._job_namespaces = tuple(dict.fromkeys((default or home, *further)))
         elif not self._job_namespaces:
             self._job_namespaces = await stored_namespaces(api, home)
         return self._job_namespaces

@@ -110,13 +110,13 @@ class Worker:
             self._process = self._launch()
         if not self._is_ready:  # one that takes longer is waited for again: no second one beside it
             try:
-                await self._process.says(READY, within_s=WORKER_S)
+                await self._process.wait_for_line(READY, within_s=WORKER_S)
             except ProcessFailed as error:
                 if error.code != Exit.USAGE or self._has_note or not self._no_metrics():
                     raise
                 # Another worker took the address between the look at it and this worker's start.
                 self._process = self._launch()
-                await self._process.says(READY, within_s=WORKER_S)
+                await self._process.wait_for_line(READY, within_s=WORKER_S)
             self._is_ready = self._was_ready = True
 
     def _launch(self) -> Process:

@@ -19,14 +19,13 @@ Sign = Literal["", "wrong", "stuck"]
 
 
 class Row(NamedTuple):
-    """What a run ended with, whether it checked its numbers, what the one before ended with, whether a
-    node was found: whether the next one checks, None where there is none, and the sentence."""
+    """How a run ended, and the one before it; then whether the next run checks its numbers, and why."""
 
     sign: Sign
-    checked: bool
+    checked: bool  # its numbers
     after: Sign | None  # None: whatever it was
-    found: bool | None
-    checks: bool | None
+    node_found: bool | None  # None: either
+    checks: bool | None  # None: there is no next run
     why: str
 
 
@@ -60,7 +59,7 @@ def judge(inputs: DecisionInput, diagnosis: Diagnosis) -> Verdict:
     node_found = diagnosis.fault.is_hardware or bool(inputs.isolated)
     for row in ROWS:
         is_same = (row.sign, row.checked) == (sign, before.is_on)
-        if is_same and row.after in (None, before.after) and row.found in (None, node_found):
+        if is_same and row.after in (None, before.after) and row.node_found in (None, node_found):
             why = row.why.format(steps=check.steps)
             if row.checks is None:
                 return Verdict(why=why, ends=True)

@@ -56,7 +56,7 @@ from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_pla
 from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
 from everstep.core.spec import JobSpec
-from everstep.core.state import JobState, Learned, Ledger, Mode, PhaseResult, Wait, happened
+from everstep.core.state import JobState, Learned, Ledger, Mode, Wait, happened, phase_result
 from everstep.core.waits import WaitKind, WaitReason
 from everstep.core.world import Checkpoint, JobRef
 
@@ -392,16 +392,7 @@ def _saved_at_the_end(state: JobState, saved: Checkpoint) -> JobState:
 
 
 def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None = None) -> JobState:
-    result = PhaseResult(
-        name=state.phase.name,
-        state=how,
-        last_checkpoint_step=state.checkpoint_step,
-        restarts=state.ledger.restarts,
-        reschedules=state.ledger.reschedules,
-        ledger=state.ledger,
-        isolated_nodes=tuple(state.isolated),
-        limits=state.limits,
-    )
+    result = phase_result(state, how)
     step, saved = state.generation_step, state.saved
     over = PhaseEnded(at=state.now, state=how, reason=why, step=step, saved=saved, worker=worker)
     return happened(replace(state, finished=(*state.finished, result)), over)

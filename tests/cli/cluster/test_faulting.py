@@ -119,7 +119,7 @@ def fake(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         name="fake cluster",
         log=tmp_path / "fake.log",
     )
-    address = asyncio.run(process.says("everstep fake cluster ready", within_s=HUNG_S))
+    address = asyncio.run(process.wait_for_line("everstep fake cluster ready", within_s=HUNG_S))
     monkeypatch.setenv("EVERSTEP_BACKEND", "fake")
     monkeypatch.setenv("EVERSTEP_FAKE_ADDRESS", address)
     yield address

@@ -17,7 +17,7 @@ from everstep.backends.agents import observing
 from everstep.backends.agents.client.watch import Agents
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.kubernetes import kueue, listed_faults, names, node_facts
-from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
     JobSession,
@@ -39,7 +39,7 @@ from everstep.backends.kubernetes.pod_facts import (
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import all_at_once, allowing, both, reached
 from everstep.backends.kubernetes.watch import ClusterWatch, job_of
-from everstep.core.errors import BackendUnavailable, WrongCluster
+from everstep.core.errors import WrongCluster
 from everstep.core.facts import Fact
 
 logger = logging.getLogger(__name__)
@@ -261,14 +261,7 @@ class PodReconciler:
 
     async def _pod_on_server(self, entry: PodEntry, stored: Stored) -> Json | None:
         """The pod as the API server itself has it: a watch may be behind. None: the job has none."""
-        try:
-            pod = await self.api.get(f"{self._path}/pods/{entry.name}")
-        except Unreachable as error:
-            raise BackendUnavailable(str(error)) from None
-        except Refused as error:
-            if error.status != 404:
-                raise BackendUnavailable(str(error)) from None
-            pod = None
+        pod = await reached(self.api.find(f"{self._path}/pods/{entry.name}"))
         if pod is None or not is_owned(pod, stored.uid):
             return None
         return pod if entry.uid in {"", pod["metadata"]["uid"]} else None
