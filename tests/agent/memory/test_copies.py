@@ -293,6 +293,40 @@ def test_a_copy_of_a_run_that_was_left_is_refused(pod: Pod) -> None:
     assert sent(pod, run=2) == 200
 
 
+def reported(pod: Pod, **changes: Any) -> Any:
+    """The answer to a report on what is pinned, or the status of the refusal."""
+    report: dict[str, Any] = {
+        "to": pod.uid,
+        "run": 1,
+        "slot": 1,
+        "number": 4,
+        "step": 7,
+        "next_from": 9,
+        "done": 1,
+        "has": None,
+        "is_missed": False,
+        "newest": 9,
+        **changes,
+    }
+    try:
+        return pod.ask("POST", wire.COPY_PINS, raw=json.dumps(report).encode() + b"\n")
+    except Refused as refused:
+        return refused.status
+
+
+def test_a_report_on_what_is_pinned_counts_in_its_own_run_alone(pod: Pod) -> None:
+    nothing = {"number": 0, "step": None, "next_from": None}
+    assert reported(pod) == nothing, "no ranks were started yet"
+    pod.runs(FOREVER, generation=2)
+    assert reported(pod, run=1) == wire.STALE
+    assert reported(pod, run=3) == nothing
+    assert reported(pod, run=2) == {"number": 4, "step": 7, "next_from": 9}
+    assert reported(pod, run=2, number=3, step=5) == {"number": 4, "step": 7, "next_from": 9}
+    assert reported(pod, run=2, to="another") == wire.STALE
+    for changes in ({"step": -1}, {"number": "4"}, {"newest": 2**60}, {"is_missed": None}):
+        assert reported(pod, run=2, **changes) == 400, changes
+
+
 def test_a_copy_of_the_same_run_that_came_before_its_start_stays(pod: Pod) -> None:
     """Agents start their ranks one after the other."""
     assert sent(pod, run=2) == 200

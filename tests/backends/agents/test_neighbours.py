@@ -48,6 +48,29 @@ def test_each_pod_has_a_neighbour_on_another_node(
     assert [None if one is None else one.slot for one in peers] == to
 
 
+def test_one_agent_leads_to_which_the_reports_of_all_come_round() -> None:
+    """From each pod to its neighbour, and on from there."""
+    for nodes in (
+        ("a", "b"),
+        ("a", "a", "b", "b"),
+        ("a", "b", "c", "a"),
+        ("a", "b", "a", "b", "b"),
+    ):
+        order, there = start(len(nodes)), pods(*nodes)
+        peers = {
+            slot: neighbours.memory_peers(order, slot, there, address=lambda pod: f"unix:{pod.uid}")
+            for slot in there
+        }
+        (leader,) = (slot for slot, one in peers.items() if one.leads)
+        for slot in there:
+            at, ways = slot, 0
+            while (at != leader or not ways) and ways <= len(nodes):
+                neighbour = peers[at].neighbour
+                assert neighbour is not None
+                at, ways = neighbour["slot"], ways + 1
+            assert at == leader, nodes
+
+
 def test_a_slot_fetches_what_its_own_ranks_lack() -> None:
     order = start(2, copies=(CopyPlace(rank=2, slot=0), CopyPlace(rank=3, slot=0)))
     there = pods("a", "b")
