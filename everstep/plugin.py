@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client
@@ -25,8 +27,9 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.service import RPCError
-from temporalio.worker import WorkerConfig, WorkerDeploymentConfig
+from temporalio.worker import Interceptor, WorkerConfig, WorkerDeploymentConfig
 
+from activities import unfinished
 from activities.cluster_activities import ClusterActivities
 from activities.fleet_totals import TemporalCounters
 from activities.janitor_activities import JanitorActivities
@@ -38,7 +41,7 @@ from everstep.backends.base import Backend
 from everstep.backends.settings import ObserverMessages
 from everstep.client.connection import server_name
 from everstep.client.exit_codes import Exit, Failed
-from everstep.client.home import made_home
+from everstep.client.home import WORKERS, made_home
 from everstep.converter import DATA_CONVERTER, ClosingConverter, data_converter
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
@@ -93,6 +96,8 @@ class ServedCluster:
     all_activities: Sequence[Callable[..., Any]]
     concurrency: int
     """Most activities of the cluster at once."""
+    unfinished: unfinished.Unfinished | None = None
+    """Keeps on disk which activities run, for the worker after a killed one; None: they are kept nowhere."""
 
 
 class EverstepPlugin(SimplePlugin):
@@ -114,7 +119,7 @@ class EverstepPlugin(SimplePlugin):
 
         `deployment`: its version, and whether the server routes by it; by default it does not.
         """
-        interceptors = [LogLabels(), ClosedHeartbeats()]
+        interceptors: list[Interceptor] = [LogLabels(), ClosedHeartbeats()]
         super().__init__(
             "everstep.EverstepPlugin",
             data_converter=_converter,
@@ -126,6 +131,8 @@ class EverstepPlugin(SimplePlugin):
         self.cluster = cluster
         self._grace = grace
         self._deployment = deployment_of("", __version__) if deployment is None else deployment
+        if cluster is not None and cluster.unfinished is not None:
+            interceptors = [*interceptors, cluster.unfinished]
         self._of_cluster = SimplePlugin(
             "everstep.cluster",
             interceptors=interceptors,
@@ -185,30 +192,51 @@ async def opened(
             f"namespace {client.namespace} lacks the search attributes {', '.join(missing)}; create "
             "them with `temporal operator search-attribute create --name NAME --type TYPE`",
         )
+    home = cache(made_home)
     try:
         backend = await settings.for_backend().open(
-            make_home=made_home, server=server_name(client), messages=MESSAGES
+            make_home=home, server=server_name(client), messages=MESSAGES
         )
     except InvalidSpec as error:
         raise Failed(Exit.USAGE, str(error)) from None
     except BackendUnavailable as error:
         problem = f"the cluster cannot be opened: {error}; `everstep doctor` looks at it"
         raise Failed(Exit.UNREACHABLE, problem) from None
-    keeping: asyncio.Task[None] | None = None
+    background_tasks: list[asyncio.Task[None]] = []
     try:
-        plugin = plugin_of(client, backend, settings)
-        if settings.janitor:
-            await ensure_janitor(client, settings.cluster)
-            keeping = asyncio.create_task(keep_janitor(client, settings.cluster))
-        yield plugin
+        with contextlib.ExitStack() as stack:
+            folder = _folder_of_worker(stack, home)
+            tasks_on_disk = None if folder is None else unfinished.Unfinished(folder)
+            plugin = plugin_of(client, backend, settings, tasks_on_disk=tasks_on_disk)
+            if folder is not None:
+                left = unfinished.give_back(client, folder.parent)
+                background_tasks.append(asyncio.create_task(left))
+            if settings.janitor:
+                await ensure_janitor(client, settings.cluster)
+                background_tasks.append(asyncio.create_task(keep_janitor(client, settings.cluster)))
+            yield plugin
     finally:
-        if keeping is not None:
-            keeping.cancel()
+        for task in background_tasks:
+            task.cancel()
         await backend.close()
 
 
+def _folder_of_worker(stack: contextlib.ExitStack, home: Callable[[], Path]) -> Path | None:
+    """The folder for what this worker has under way; None where that cannot be: it is for speed alone."""
+    try:
+        return stack.enter_context(unfinished.folder_of_worker(home() / WORKERS))
+    except (Failed, OSError) as error:
+        log.info("what this worker has under way is kept nowhere: %s", error)
+        return None
+
+
 def plugin_of(
-    client: Client, backend: Backend, settings: WorkerSettings, *, grace: timedelta = GRACE
+    client: Client,
+    backend: Backend,
+    settings: WorkerSettings,
+    *,
+    grace: timedelta = GRACE,
+    tasks_on_disk: unfinished.Unfinished | None = None,
 ) -> EverstepPlugin:
     """The plugin over an open backend."""
     telemetry = configuration(settings.metrics_address)
@@ -230,6 +258,7 @@ def plugin_of(
         activities=activities,
         all_activities=[*activities.all(), *publishing.all(), *janitor.all()],
         concurrency=settings.concurrency,
+        unfinished=tasks_on_disk,
     )
     local = LocalActivities(time_scale=settings.scale, has_pods=settings.has_pods)
     deployment = deployment_of(settings.deployment, settings.build_id)

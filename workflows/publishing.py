@@ -65,7 +65,7 @@ class Publisher:
 
         So the commands of the publisher come last, whether the end of a publication and the next news arrive
         in one workflow task or in two. A replay may join two tasks that were apart, or part them
-        (decision 0070), and another order of commands fails each task of the job from then on.
+        (decision 0073), and another order of commands fails each task of the job from then on.
         """
         while not (claim() and await self._is_at_rest()):
             await self._turn_with(claim)

@@ -21,6 +21,7 @@ OWN_NAMES = (
     "temporal.*",
     "server.*",
     "worker*.log",
+    "workers",
     "run-*.log",
     "agents",
     "agent.pyz*",
@@ -30,6 +31,8 @@ OWN_NAMES = (
 )
 """Names of private entries of a state directory. Not `jobs`: its content is the user's."""
 
+WORKERS = "workers"
+"""The folder of what the workers of this machine have under way."""
 JOBS = "jobs"
 ENDED = "ended"
 """The folder of files about jobs that have ended."""

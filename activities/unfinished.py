@@ -1,0 +1,181 @@
+"""Gives back to the server at once what a killed worker had under way on this machine.
+
+The server notices a dead worker by the heartbeat that does not come, after `options.HEARTBEAT`. Then each
+workflow that the worker had in its cache waits `options.STICKY_TIMEOUT` for it. The next worker on the same
+machine can do better, for it can be sure that the process before is dead: each worker holds a lock as long as
+it lives, and keeps a file for each activity that it carries out. A worker that begins returns those of
+folders whose lock is free, to be tried again without delay, and sends their workflows to any worker.
+
+Where this fails, or a token is too old, nothing is lost: the server notices by itself, a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from temporalio import activity
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
+from temporalio.client import AsyncActivityCancelledError, Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+from everstep import locks
+
+LOCK = "lock"
+KILLED = "WorkerKilled"
+"""The type of the failure that ends the attempt of a killed worker."""
+AT_ONCE = timedelta(milliseconds=1)
+"""The shortest delay that the server does not take for none given."""
+AT_A_TIME = 20
+CALL_TIMEOUT = timedelta(seconds=2)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An attempt of an activity."""
+
+    token: bytes
+    workflow: str
+
+
+class Unfinished(Interceptor):
+    """Keeps a file for each activity that runs. It never fails one: a full disk costs the file alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002  # the SDK's name
+        return _KeptOnDisk(next, self)
+
+    @contextmanager
+    def kept_on_disk(self, task: Task) -> Iterator[None]:
+        """Keep a file for the task as long as it runs."""
+        self._count += 1
+        path = self._folder / f"{self._count}.json"
+        row = {"token": base64.b64encode(task.token).decode(), "workflow": task.workflow}
+        with contextlib.suppress(OSError):
+            _write(path, json.dumps(row))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+class _KeptOnDisk(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, unfinished: Unfinished) -> None:  # noqa: A002  # the SDK's name
+        super().__init__(next)
+        self._unfinished = unfinished
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002  # the SDK's name
+        info = activity.info()
+        if info.is_local or info.workflow_id is None:
+            return await super().execute_activity(input)
+        with self._unfinished.kept_on_disk(Task(info.task_token, info.workflow_id)):
+            return await super().execute_activity(input)
+
+
+@contextmanager
+def folder_of_worker(workers: Path) -> Iterator[Path]:
+    """A folder of this worker's own, whose lock is held until the worker ends. Raises OSError."""
+    workers.mkdir(mode=0o700, exist_ok=True)
+    folder = workers / uuid.uuid4().hex
+    unnamed = folder.with_name(f".{folder.name}")
+    unnamed.mkdir(mode=0o700)
+    handle = os.open(unnamed / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        unnamed.rename(folder)  # from here on other workers look at its lock
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def _write(path: Path, text: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def left_folders(workers: Path) -> list[Path]:
+    """The folders of dead workers. One whose lock cannot be read is not taken for dead."""
+    left = []
+    for folder in sorted(workers.iterdir()):
+        with contextlib.suppress(OSError):
+            if not folder.name.startswith(".") and not locks.is_held(folder / LOCK):
+                left.append(folder)
+    return left
+
+
+def tasks_in(folder: Path) -> list[Task]:
+    """What a dead worker had under way. A file that it was killed in the middle of is left out."""
+    tasks = []
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            row = json.loads(path.read_text(encoding="utf-8"))
+            tasks.append(Task(base64.b64decode(row["token"]), row["workflow"]))
+    return tasks
+
+
+async def give_back(client: Client, workers: Path) -> None:
+    """Return the activities of dead workers to the server, and remove their folders.
+
+    What a worker of another server left is refused by this one, and too old once that has a worker again.
+    """
+    for folder in left_folders(workers):
+        tasks = tasks_in(folder)
+        ids = dict.fromkeys(task.workflow for task in tasks)
+        jobs = dict.fromkeys(workflow.partition("/")[0] for workflow in ids)  # of Recoveries
+        await _each([_freed(client, workflow) for workflow in {**ids, **jobs}])
+        await _each([_returned(client, task) for task in tasks])
+        shutil.rmtree(folder, ignore_errors=True)
+        if tasks:
+            log.info("a killed worker left %d activities: they are tried again", len(tasks))
+
+
+async def _returned(client: Client, task: Task) -> None:
+    """End the attempt, so that the next one begins at once; the server may have ended it already."""
+    killed = ApplicationError("its worker was killed", type=KILLED, next_retry_delay=AT_ONCE)
+    handle = client.get_async_activity_handle(task_token=task.token)
+    with contextlib.suppress(RPCError, AsyncActivityCancelledError):
+        await handle.fail(killed, rpc_timeout=CALL_TIMEOUT)
+
+
+async def _freed(client: Client, workflow: str) -> None:
+    """Have a workflow wait no longer for the worker that had it in its cache."""
+    request = ResetStickyTaskQueueRequest(
+        namespace=client.namespace, execution=WorkflowExecution(workflow_id=workflow)
+    )
+    with contextlib.suppress(RPCError):
+        await client.workflow_service.reset_sticky_task_queue(request, timeout=CALL_TIMEOUT)
+
+
+async def _each(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Make the calls, some at a time."""
+    slots = asyncio.Semaphore(AT_A_TIME)
+
+    async def in_turn(call: Coroutine[Any, Any, None]) -> None:
+        async with slots:
+            await call
+
+    await asyncio.gather(*map(in_turn, calls))
