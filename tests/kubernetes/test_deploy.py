@@ -298,7 +298,7 @@ def next_version(folder: Path) -> Path:
     package = folder / "everstep"
     shutil.copytree(ROOT / "everstep", package, ignore=shutil.ignore_patterns("__pycache__"))
     for name, (old, new) in {
-        "__init__.py": (f'"{__version__}"', '"99.0.0"'),
+        "version.py": (f'"{__version__}"', '"99.0.0"'),
         "protocol/wire.py": ("from __future__", "# Of the next release.\nfrom __future__"),
     }.items():
         source = (package / name).read_text()
