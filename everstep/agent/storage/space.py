@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import NamedTuple
+
+from everstep.agent.storage.set_aside import SET_ASIDE
+from everstep.protocol import wire
 
 
 def nearest(path: Path) -> Path:
@@ -24,6 +28,7 @@ class StorageFault(NamedTuple):
     text: str
 
 
+FULL_DISK = "storage.full"
 FULL = ("No space left on device", "Disk quota exceeded")
 """What a process that cannot write prints last."""
 LEAST_ROOM = 1024 * 1024
@@ -41,7 +46,18 @@ def storage_fault(path: Path, *, was_there: bool, needs: int, output: str) -> St
         if was_there:
             return StorageFault("storage.missing", f"{path} is not there any more")
         fault = None
+    if fault is not None and fault.kind == FULL_DISK:
+        return fault._replace(text=f"{fault.text}{_room_set_aside(path)}")
     return fault or write_fault(path)
+
+
+def _room_set_aside(path: Path) -> str:
+    """How many saves are kept that no run resumes from: an operator may delete them to make room."""
+    folder = path / wire.FENCE_FOLDER / SET_ASIDE
+    with contextlib.suppress(OSError):
+        if count := len(os.listdir(folder)):  # noqa: PTH208  # one read of a folder that may be slow
+            return f"; {folder} has {count} set aside, which no run reads"
+    return ""
 
 
 def write_fault(path: Path) -> StorageFault | None:
@@ -61,11 +77,11 @@ def fault_of(
     if filesystem.f_flag & os.ST_RDONLY:
         return StorageFault("storage.read_only", f"{path} can only be read")
     if filesystem.f_files and not filesystem.f_favail:
-        return StorageFault("storage.full", f"{path} takes no more files")
+        return StorageFault(FULL_DISK, f"{path} takes no more files")
     free = filesystem.f_bavail * filesystem.f_frsize
     reported = any(words in output for words in FULL)
     # If the process reported no full disk, only very little room explains its end.
     least = max(LEAST_ROOM, needs) if reported else min(LEAST_ROOM, needs or filesystem.f_frsize)
     if free < least:
-        return StorageFault("storage.full", f"{path} is full, {free} bytes are free")
+        return StorageFault(FULL_DISK, f"{path} is full, {free} bytes are free")
     return None

@@ -146,3 +146,18 @@ def test_an_agent_answers_whether_a_folder_can_be_written(pod: Pod, tmp_path: Pa
     file.touch(mode=0o600)
     answer = pod.ask("POST", wire.WRITABLE, {"path": str(file / "new")})
     assert answer == {"problem": f"{file} cannot be written"}
+
+
+def test_a_full_disk_names_the_saves_there_that_no_run_resumes_from(tmp_path: Path) -> None:
+    """They may be what fills it, and an operator may delete them."""
+
+    def text() -> str:
+        fault = space.storage_fault(tmp_path, was_there=True, needs=10**18, output=DISK_FULL_ERROR)
+        assert fault is not None
+        return fault.text.partition(" bytes are free")[2]
+
+    assert text() == ""
+    folder = tmp_path / ".everstep" / "set_aside"
+    for name in ("2-step_40.bin", "2-step_60.bin"):
+        (folder / name).mkdir(parents=True)
+    assert text() == f"; {folder} has 2 set aside, which no run reads"
