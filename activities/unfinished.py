@@ -107,7 +107,8 @@ def folder_of_worker(workers: Path) -> Iterator[Path]:
         unnamed.rename(folder)  # from here on other workers look at its lock
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for path in (folder, unnamed):
+            shutil.rmtree(path, ignore_errors=True)
         os.close(handle)
 
 
@@ -142,15 +143,21 @@ async def give_back(client: Client, workers: Path) -> None:
 
     What a worker of another server left is refused by this one, and too old once that has a worker again.
     """
-    for folder in left_folders(workers):
-        tasks = tasks_in(folder)
-        ids = dict.fromkeys(task.workflow for task in tasks)
-        jobs = dict.fromkeys(workflow.partition("/")[0] for workflow in ids)  # of Recoveries
-        await _each([_freed(client, workflow) for workflow in {**ids, **jobs}])
-        await _each([_returned(client, task) for task in tasks])
-        shutil.rmtree(folder, ignore_errors=True)
-        if tasks:
-            log.info("a killed worker left %d activities: they are tried again", len(tasks))
+    try:
+        for folder in left_folders(workers):
+            await _returned_all(client, tasks_in(folder))
+            shutil.rmtree(folder, ignore_errors=True)
+    except Exception as error:  # noqa: BLE001  # the server notices by itself, a little later
+        log.warning("what a killed worker had under way waits for the server: %r", error)
+
+
+async def _returned_all(client: Client, tasks: Sequence[Task]) -> None:
+    ids = dict.fromkeys(task.workflow for task in tasks)
+    jobs = dict.fromkeys(workflow.partition("/")[0] for workflow in ids)  # of Recoveries
+    await _each([_freed(client, workflow) for workflow in {**ids, **jobs}])
+    await _each([_returned(client, task) for task in tasks])
+    if tasks:
+        log.info("a killed worker left %d activities: they are tried again", len(tasks))
 
 
 async def _returned(client: Client, task: Task) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 from temporalio import workflow
@@ -102,6 +105,28 @@ def test_what_a_worker_was_killed_in_the_middle_of_writing_is_left_out(tmp_path:
     }.items():
         (tmp_path / f"{name}.json").write_text(text)
     assert unfinished.tasks_in(tmp_path) == []
+
+
+async def test_a_worker_begins_where_it_cannot_look_for_killed_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await unfinished.give_back(cast("Client", None), tmp_path / "gone")
+    assert "waits for the server" in caplog.text
+
+
+def test_a_worker_that_gets_no_lock_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system without locks."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    workers = tmp_path / "workers"
+    with pytest.raises(OSError, match="No locks"), unfinished.folder_of_worker(workers):
+        pass
+    assert list(workers.iterdir()) == []
 
 
 def test_an_activity_runs_where_no_file_can_be_written(tmp_path: Path) -> None:
