@@ -211,6 +211,31 @@ async def test_a_pod_that_is_deleted_before_its_agent_answered_is_created_again(
     assert (entry.failures, entry.failure) == (1, "it was deleted")
 
 
+@pytest.mark.parametrize(
+    ("is_deleted", "why"), [(True, "it was deleted"), (False, "prepare exit code 7")]
+)
+async def test_a_pod_that_failed_and_was_removed_between_two_looks_counts_as_a_failed_start(
+    is_deleted: bool, why: str
+) -> None:
+    """Else a controller that deletes each one at once would have new ones made without end."""
+    api = ObjectsInMemory()
+    order = order_of(0)
+    placer = await launched(api)
+    for failures in (1, 2):
+        await placed(placer, order)
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/train-0-g1"
+        pod = api.objects.pop(path)
+        ended = {"name": "prepare", "state": {"terminated": {"exitCode": 7}}}
+        pod["status"] = {"phase": "Failed", "initContainerStatuses": [ended]}
+        if is_deleted:
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        placer.watch._pod_changed(None, pod)
+        state, _ = await placer.ensure_placed(order)
+        entry, *_ = (await placer.books.read(order.job.id)).document.pods
+        assert (entry.start_failures, entry.failure) == (failures, why)
+        assert state.start_failures == failures
+
+
 # -- Another number of pods, none of which has a node: they become pods of a new group --------------
 
 

@@ -148,7 +148,8 @@ class PodReconciler:
         if entry.is_withdrawn:
             return self._change_of_withdrawn(entry, pod)
         if self._has_failed(entry, stored):
-            return self._change_of_failed(entry, pod)
+            last = self.watch.removed.get(entry.uid) if pod is None else pod
+            return self._change_of_failed(entry if last is None else _judged(entry, last), pod)
         if pod is None and self._was_deleted_unused(entry, stored):
             return self._change_of_failed(replace(entry, failure=_DELETED), pod)
         return self._change_of_other(entry, pod)
@@ -183,12 +184,6 @@ class PodReconciler:
                     failed_at=ended_at,
                 )
             )
-        is_deleted, is_failed = PodReport(pod=pod).is_deleted, is_failed_start(pod)
-        if not is_deleted:
-            entry = replace(entry, failure=trouble(pod), is_failed_start=is_failed)
-        elif not entry.is_failed_start and entry.failure != trouble(pod):  # others deleted it
-            why = _DELETED if is_failed else trouble(pod)
-            entry = replace(entry, failure=why, is_failed_start=is_failed)
         is_due = now >= self.watch.ended.get(entry.uid, now) + wait_s
         return EntryChange(entry, _first_deletion(entry, pod, _LEAST_GRACE_S) if is_due else None)
 
@@ -408,6 +403,17 @@ def _refuse_older(stored: Stored, pods: Collection[Json]) -> None:
         where = f"ConfigMap {names.record(record.id)}"
         what = f"{where} is an old copy: it ends at generation {record.newest}, and pods of {newest} live"
         raise WrongCluster(record.id, what)
+
+
+def _judged(entry: PodEntry, pod: Json) -> PodEntry:
+    """The entry with why its pod failed. `pod`: as it is, or as it was when its object went."""
+    is_deleted, is_failed = PodReport(pod=pod).is_deleted, is_failed_start(pod)
+    if not is_deleted:
+        return replace(entry, failure=trouble(pod), is_failed_start=is_failed)
+    if not entry.is_failed_start and entry.failure != trouble(pod):  # others deleted it
+        why = _DELETED if is_failed else trouble(pod)
+        return replace(entry, failure=why, is_failed_start=is_failed)
+    return entry
 
 
 def _first_deletion(entry: PodEntry, pod: Json, grace_s: int) -> PodDeletion | None:
