@@ -442,8 +442,11 @@ def _agents(examined: Examined, silent: Sequence[SilentAgent]) -> Iterator[Check
         yield problem("agents", f"{len(silent) - JOBS_NAMED} more do not answer")
     if examined.strays:
         some = ", ".join(examined.strays[:3]) + (" ..." if len(examined.strays) > 3 else "")
-        what = f"{len(examined.strays)} live and belong to no job: {some}"
-        hint = "a worker of this state directory ends them: `everstep dev`"
+        what = f"{len(examined.strays)} live and are of no job in this database: {some}"
+        hint = (
+            "`everstep adopt JOB` takes a job over whose record is gone; the rest are ended by a worker of "
+            "this state directory: `everstep dev`"
+        )
         yield note("agents", what, hint)
     elif not silent:
         what = f"{len(examined.agents)} live, each of a job" if examined.agents else "none lives"

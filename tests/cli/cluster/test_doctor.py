@@ -413,6 +413,7 @@ def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: Age
     uid = stray.path.name
     agents_check = checks(cli("doctor", "--json"))["agents"]
     assert (agents_check["state"], uid in agents_check["what"]) == ("note", True)
+    assert "`everstep adopt JOB`" in agents_check["hint"], "a job may wait for that, and train on"
     books.change(home, lambda db: enter(db, uid))
     agents_check = checks(cli("doctor", "--json"))["agents"]
     assert (agents_check["state"], agents_check["what"]) == ("ok", "1 live, each of a job")
