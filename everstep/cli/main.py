@@ -28,7 +28,7 @@ from everstep.version import __version__
 class Command:
     """A command: the function behind it, and what follows its name in the example of its help."""
 
-    place: str  # `jobs.asking:status`, below everstep.cli
+    place: str  # `jobs.query_commands:status`, below everstep.cli
     example: str
 
     @property
@@ -57,28 +57,28 @@ GROUPS: Mapping[str, Sequence[Command]] = {
         Command("running_here.running:run", "--processes 4 -- python train.py"),
         Command("running_here.starting:submit", "job.yaml --id nightly-7"),
         Command("jobs.listing:list_", "--state running --label team=nlp"),
-        Command("jobs.asking:status", "demo"),
+        Command("jobs.query_commands:status", "demo"),
         Command("jobs.watching:watch", "demo"),
         Command("jobs.logs:logs", "demo --tail 20 -f"),
-        Command("jobs.asking:restarts", "demo --all"),
-        Command("jobs.asking:events", "demo --limit 10"),
-        Command("jobs.asking:why", "demo 3"),
-        Command("jobs.asking:show", "demo"),
+        Command("jobs.query_commands:restarts", "demo --all"),
+        Command("jobs.query_commands:events", "demo --limit 10"),
+        Command("jobs.query_commands:why", "demo 3"),
+        Command("jobs.query_commands:show", "demo"),
         Command("jobs.reporting:report", "demo -o demo.html"),
     ),
     "Operating": (
-        Command("jobs.telling:pause", 'demo --reason "new switch"'),
-        Command("jobs.telling:resume", "demo"),
-        Command("jobs.telling:stop", "demo --grace-s 60"),
-        Command("jobs.telling:restart", "demo --level pod"),
-        Command("jobs.telling:checkpoint", "demo --within-s 120"),
+        Command("jobs.update_commands:pause", 'demo --reason "new switch"'),
+        Command("jobs.update_commands:resume", "demo"),
+        Command("jobs.update_commands:stop", "demo --grace-s 60"),
+        Command("jobs.update_commands:restart", "demo --level pod"),
+        Command("jobs.update_commands:checkpoint", "demo --within-s 120"),
         Command(
-            "jobs.telling:report_fault",
+            "jobs.update_commands:report_fault",
             'demo device.fault --node n2 --device 3 --code "XID 79"',
         ),
-        Command("jobs.telling:hot_update", "demo --set limits.hang_s=600 --now"),
-        Command("jobs.telling:set_budget", "demo hardware 80"),
-        Command("jobs.telling:adopt", "demo"),
+        Command("jobs.update_commands:hot_update", "demo --set limits.hang_s=600 --now"),
+        Command("jobs.update_commands:set_budget", "demo hardware 80"),
+        Command("jobs.update_commands:adopt", "demo"),
         Command("running_here.serving:dev", "--nodes 4"),
         Command("cluster.pruning:prune", "--older-than 7d --dry-run"),
         Command("cluster.setting_up:setup", "--retention 30d"),

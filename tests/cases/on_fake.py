@@ -22,7 +22,7 @@ from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.registry import compile_document
 from everstep.documents.merge import merged
 from tests.cases.case import RUNS, SLOTS, Case, Deed
-from tests.cases.seen import CaseResult, Directory, Start, directories
+from tests.cases.results import CaseResult, Directory, Start, directories
 from tests.support.patience import HUNG_S
 from tests.support.playing.simulated import Interruptible, PromptBackend
 

@@ -17,7 +17,7 @@ from everstep.backends.local.settings import LocalSettings
 from tests.cases.case import Case
 from tests.cases.on_fake import JOB, document
 from tests.cases.on_processes import WITNESS, OnProcesses
-from tests.cases.seen import CaseResult
+from tests.cases.results import CaseResult
 from tests.support import books
 from tests.support.devserver import DevServer
 from tests.support.machine import Machine

@@ -24,7 +24,7 @@ from everstep.core.spec import CHECKS_NUMBERS
 from everstep.dialects import job_memo
 from tests.cases.case import Case, Deed
 from tests.cases.on_fake import JOB, names
-from tests.cases.seen import CaseResult, Start, directories
+from tests.cases.results import CaseResult, Start, directories
 from tests.support.devserver import START, DevServer, temporal
 from tests.support.patience import HUNG_S
 from tests.support.scene import NO_ANSWER_YET

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cases.case import ONCE, RETRY, Case
 from tests.cases.on_fake import play
-from tests.cases.seen import differences
+from tests.cases.results import differences
 from tests.cases.table import CASES
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cases.on_machine import OnMachine
-from tests.cases.seen import differences
+from tests.cases.results import differences
 from tests.plays.cases import COVERAGE, PARTS, Part, name_of, play_of
 from tests.support.devserver import DevServer
 from tests.support.playing.at_once import begun

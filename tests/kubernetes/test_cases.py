@@ -20,7 +20,7 @@ import pytest
 
 from everstep.documents.merge import merged
 from tests.cases.case import Case
-from tests.cases.seen import differences
+from tests.cases.results import differences
 from tests.cases.table import CASES
 from tests.kubernetes import rights
 from tests.kubernetes.conftest import Ground, new_namespace
