@@ -121,14 +121,18 @@ COMMANDS = sorted(
 async def test_a_pod_cannot_speak_for_the_worker(port: int, path: str) -> None:
     """It has a certificate of the same authority, which is good for answers and copies alone."""
     await answer(port, OUR_CREDENTIALS)
-    pods = {
+    for method in ("GET", "POST"):
+        with pytest.raises(Refused, match=f"404: there is no {path}"):
+            await request_once(link(port, of_a_pod()), method, path, {}, within_s=HUNG_S)
+
+
+def of_a_pod() -> dict[str, str]:
+    """The credentials that a pod has: its certificate is that of its agent."""
+    return {
         **OUR_CREDENTIALS,
         credentials.CLIENT_CERTIFICATE: OUR_CREDENTIALS[wire.CERTIFICATE],
         credentials.CLIENT_KEY: OUR_CREDENTIALS[wire.CERTIFICATE_KEY],
     }
-    for method in ("GET", "POST"):
-        with pytest.raises(Refused, match=f"404: there is no {path}"):
-            await request_once(link(port, pods), method, path, {}, within_s=HUNG_S)
 
 
 async def test_a_copy_over_tls_is_as_one_over_a_socket(
@@ -157,6 +161,20 @@ async def test_a_copy_over_tls_is_as_one_over_a_socket(
             while not (copies := (await answer(port, OUR_CREDENTIALS))["copies"]):
                 await asyncio.sleep(0.01)
         assert copies[0]["rank"] == 0  # type: ignore[index]  # a list of copies
+        report = {
+            "to": idle.uid,
+            "run": 1,
+            "slot": 1,
+            "number": 1,
+            "step": None,
+            "next_from": 3,
+            "done": 0,
+            "has": None,
+            "is_missed": False,
+            "newest": 3,
+        }
+        pins = await request_once(link(port, of_a_pod()), "POST", wire.COPY_PINS, report)
+        assert pins == {"number": 0, "step": None, "next_from": None}
     finally:
         copier.end()
 
