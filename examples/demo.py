@@ -212,11 +212,12 @@ async def follow(
 def is_due(trouble: Trouble, glance: Glance, *, known: int) -> bool:
     """The job trains, has got over what came since so many restarts were known, and has reached the step.
 
-    It has once it makes steps again: until the first one no silence is a hang for minutes.
+    It has once it makes steps again after its newest restart: until the first one no silence is a hang for
+    minutes. One that gave way to the next level never sees a step.
     """
     status, restarts = glance.status, glance.restarts
     is_up = status.get("state") == "running" and status["phase"] == "main"
-    is_over = all(record["stages_s"].get("first_step") is not None for record in restarts)
+    is_over = all(record["stages_s"].get("first_step") is not None for record in restarts[-1:])
     return is_up and is_over and len(restarts) > known and (status["step"] or 0) >= trouble.step
 
 

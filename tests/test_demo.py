@@ -15,7 +15,13 @@ from everstep import devserver
 from everstep.client.jobs.glances import Glance
 from everstep.core import names
 from examples.demo import Broken, Trouble, document, is_due, prove, slowness
-from tests.support.demos import assert_ended, assert_nothing_is_left, demo, processes_of
+from tests.support.demos import (
+    assert_ended,
+    assert_nothing_is_left,
+    demo,
+    processes_of,
+    whole_output,
+)
 from tests.support.machine import until_printed
 from tests.support.patience import HUNG_S
 
@@ -47,7 +53,7 @@ def are_gone(pids: list[int], *, within_s: float) -> bool:
 @pytest.mark.long
 def test_three_faults_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> None:
     with demo(DEMO, tmp_path) as process:
-        output, _ = process.communicate(timeout=HUNG_S)
+        output = whole_output(process)
     assert process.returncode == 0, output
     assert "Traceback" not in output
     _, _, table = output.partition("FROM STEP")
@@ -67,11 +73,14 @@ def test_a_fault_waits_for_the_one_before_and_not_for_a_number_of_restarts() -> 
     """On a busy machine a training that waits for a processor may count as one that hangs."""
     trouble = Trouble(step=30, fault="node-down n2", meaning="a node is lost")
     over, open_ = {"stages_s": {"first_step": 0.5}}, {"stages_s": {"first_step": None}}
+    gave_way = {"stages_s": {}, "result": "downgrade"}
     for restarts, due in (
         ((over,), False),
         ((over, open_), False),
         ((over, over), True),
         ((over, over, over), True),
+        ((over, gave_way), False),
+        ((over, gave_way, over), True),
     ):
         status = {"state": "running", "phase": "main", "step": 30}
         assert is_due(trouble, Glance(at=0.0, status=status, restarts=restarts), known=1) is due

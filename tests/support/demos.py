@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.machine import ROOT, Machine
+from tests.support.patience import HUNG_S
 
 
 @contextmanager
@@ -27,6 +28,21 @@ def demo(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[str]
     finally:
         process.kill()
         process.communicate()
+
+
+def whole_output(process: subprocess.Popen[str]) -> str:
+    """All that the demo printed once it has ended; it hangs if it prints nothing for long.
+
+    On a busy machine its steps are slower, so all of it takes longer.
+    """
+    before = None
+    while True:
+        try:
+            return process.communicate(timeout=HUNG_S)[0]
+        except subprocess.TimeoutExpired as late:
+            if late.output == before:
+                raise
+            before = late.output
 
 
 def processes_of(folder: Path) -> list[int]:
