@@ -69,10 +69,21 @@ def test_the_ranks_of_a_generation_meet_at_one_port() -> None:
 
 def test_an_adopted_job_is_complete_for_later_generations_alone() -> None:
     record = job_record.adopted(JobRecord(id="demo"), FIRST, "ours", 4)
-    assert not job_record.is_complete(record, 4)
+    assert not job_record.is_complete(record, FIRST, "ours", 4)
     record, new = generation(record, FIRST, "launch")
     assert new == 5
-    assert job_record.is_complete(record, 5)
+    assert job_record.is_complete(record, FIRST, "ours", 5)
+
+
+def test_a_job_adopted_at_a_newer_generation_than_it_knew_is_complete_once_it_knows_its_books() -> (
+    None
+):
+    """A worker that was killed had taken generation 5 in the other books; the call named 4."""
+    before, after = replace(FIRST, books="other"), replace(FIRST, books="ours")
+    record = job_record.adopted(JobRecord(id="demo"), before, "ours", 5)
+    for number in (4, 5):
+        assert not job_record.is_complete(record, before, "ours", number), "a repeat of that call"
+        assert job_record.is_complete(record, after, "ours", number)
 
 
 def test_an_earlier_run_does_not_end_what_a_later_one_began() -> None:

@@ -189,7 +189,8 @@ class AgentBackend(Backend):
         self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
     ) -> str:
         books = self.cluster_of(job).books
-        if await books.change(job.id, lambda job_books: _is_complete(job_books, job, generation)):
+        is_complete = partial(_is_complete, job=job, identity=books.identity, generation=generation)
+        if await books.change(job.id, is_complete):
             return ""  # there is nothing to adopt
         generation = await self.take_over(job, generation, folders)
 
@@ -233,12 +234,9 @@ class AgentBackend(Backend):
         """Write the journal without an agent of the job, as none answers. Raises BackendUnavailable."""
 
 
-def _is_complete(job_books: JobBooks, job: JobRef, generation: int) -> bool:
-    """Whether these books gave out all generations up to this one, and did not adopt the job at it.
-
-    Where they adopted it at this generation, this call is a repeat and is answered as before.
-    """
+def _is_complete(job_books: JobBooks, job: JobRef, identity: str, generation: int) -> bool:
+    """Whether there is nothing to adopt. A repeat of the call that adopted the job is answered as before."""
     try:
-        return job_record.is_complete(record_of(job_books, job), generation)
+        return job_record.is_complete(record_of(job_books, job), job, identity, generation)
     except WrongCluster:
         return False

@@ -85,9 +85,14 @@ class JobRecord:
 # -- Who owns it ----------------------------------------------------------------------------------
 
 
-def is_complete(record: JobRecord, generation: int) -> bool:
-    """Whether the books gave all generations up to this one, and did not adopt the job at it."""
-    return generation <= record.newest and generation not in record.adoptions.values()
+def is_complete(record: JobRecord, ref: JobRef, identity: str, generation: int) -> bool:
+    """Whether the books gave all generations up to this one, and did not adopt the job by this very call.
+
+    The generation of the adoption may be newer than that of the call: a worker that was killed took one in
+    the other books.
+    """
+    adopted_at = record.adoptions.get(ref.books or identity, 0)
+    return adopted_at < generation <= record.newest
 
 
 def with_generation(
