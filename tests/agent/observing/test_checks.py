@@ -52,7 +52,7 @@ SHORTFALLS = (
     ("disk-size-root", {"root_gb": 1e9}, "GB free in /"),
     ("disk-size-shm", {"shm_gb": 1e9}, "GB free in /dev/shm"),
     ("disk-size-cache", {"cache_gb": 1e9, "cache": "/no/such"}, "(there is no /no/such)"),
-    ("ulimit", {"ulimits": True, "open_files": 2**40}, "open files "),
+    ("ulimit", {"ulimits": True, "open_files": 2**62}, "open files "),
 )
 
 
