@@ -45,7 +45,7 @@ AT_ONCE = timedelta(milliseconds=1)
 AT_A_TIME = 20
 CALL_TIMEOUT = timedelta(seconds=2)
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ async def give_back(client: Client, workers: Path) -> None:
             await _returned_all(client, tasks_in(folder))
             shutil.rmtree(folder, ignore_errors=True)
     except Exception as error:  # noqa: BLE001  # the server notices by itself, a little later
-        log.warning("what a killed worker had under way waits for the server: %r", error)
+        LOG.warning("what a killed worker had under way waits for the server: %r", error)
 
 
 async def _returned_all(client: Client, tasks: Sequence[Task]) -> None:
@@ -157,7 +157,7 @@ async def _returned_all(client: Client, tasks: Sequence[Task]) -> None:
     await _each([_freed(client, workflow) for workflow in {**ids, **jobs}])
     await _each([_returned(client, task) for task in tasks])
     if tasks:
-        log.info("a killed worker left %d activities: they are tried again", len(tasks))
+        LOG.info("a killed worker left %d activities: they are tried again", len(tasks))
 
 
 async def _returned(client: Client, task: Task) -> None:
