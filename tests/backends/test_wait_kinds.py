@@ -411,6 +411,15 @@ def test_of_a_gang_of_kubernetes_the_pod_comes_first_that_has_more_to_say_than_i
     assert of_pods(fits, fits, problem=group) == group
 
 
+def test_a_group_may_have_more_to_say_than_its_pods_that_would_fit() -> None:
+    """Words of a kube-scheduler, which tries to make room for the group after it wrote to the pods."""
+    too_few = "minCount (2) cannot be satisfied: 0 scheduled, 1 remaining"
+    group = WaitKind.GROUP.of(f"{too_few}, pod group preemption: No preemption victims found")
+    fits, lacks = unscheduled("Unschedulable", too_few), unscheduled("Unschedulable")
+    wait = of_pods(fits, lacks, problem=group)
+    assert wait == WaitKind.UNSCHEDULED.of("train-0-g1", "no room")
+
+
 def test_each_reason_is_explained_once() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", RECORDS.read_text(), re.MULTILINE)
     assert [row for row in rows if row in [*WaitReason]] == sorted(WaitReason)

@@ -172,14 +172,16 @@ def with_own_problems_first(problems: Iterable[WaitCause]) -> list[WaitCause]:
     """What pods lack, before what they wait for only because others of their gang lack something.
 
     Volcano names such a wait in a field (`FITS`). The scheduler of Kubernetes repeats the group's message
-    in that of each pod that would fit.
+    in that of each pod that would fit, or the beginning of it: what it tried for the group comes later.
     """
     problems = list(problems)
-    groups = [problem for problem in problems if problem.kind is WaitKind.GROUP]
+    groups = [problem.about[-1] for problem in problems if problem.kind is WaitKind.GROUP]
 
     def is_of_gang(problem: WaitCause) -> bool:
         words = problem.about[-1] if problem.about else ""
-        return problem.kind is WaitKind.FITS or any(group.about[-1] in words for group in groups)
+        begin = words.partition(":")[0]
+        is_of_group = any(group in words or (begin and group.startswith(begin)) for group in groups)
+        return problem.kind is WaitKind.FITS or is_of_group
 
     return sorted(problems, key=is_of_gang)
 
