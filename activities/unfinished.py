@@ -24,11 +24,13 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from temporalio import activity
 from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
 from temporalio.client import AsyncActivityCancelledError, Client
 from temporalio.exceptions import ApplicationError
@@ -42,6 +44,7 @@ KILLED = "WorkerKilled"
 """The type of the failure that ends the attempt of a killed worker."""
 AT_ONCE = timedelta(milliseconds=1)
 """The shortest delay that the server does not take for none given."""
+CANCEL_REQUESTED = PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED
 AT_A_TIME = 20
 CALL_TIMEOUT = timedelta(seconds=2)
 
@@ -54,9 +57,10 @@ class Task:
 
     token: bytes
     workflow: str
+    activity: str
 
 
-class Unfinished(Interceptor):
+class TaskFiles(Interceptor):
     """Keeps a file for each activity that runs. It never fails one: a full disk costs the file alone."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,14 +68,15 @@ class Unfinished(Interceptor):
         self._count = 0
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002  # the SDK's name
-        return _KeptOnDisk(next, self)
+        return _WithFile(next, self)
 
     @contextmanager
-    def kept_on_disk(self, task: Task) -> Iterator[None]:
+    def file_of(self, task: Task) -> Iterator[None]:
         """Keep a file for the task as long as it runs."""
         self._count += 1
         path = self._folder / f"{self._count}.json"
-        row = {"token": base64.b64encode(task.token).decode(), "workflow": task.workflow}
+        token = base64.b64encode(task.token).decode()
+        row = {"token": token, "workflow": task.workflow, "activity": task.activity}
         with contextlib.suppress(OSError):
             _write(path, json.dumps(row))
         try:
@@ -81,16 +86,16 @@ class Unfinished(Interceptor):
                 path.unlink(missing_ok=True)
 
 
-class _KeptOnDisk(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, unfinished: Unfinished) -> None:  # noqa: A002  # the SDK's name
+class _WithFile(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, files: TaskFiles) -> None:  # noqa: A002  # the SDK's name
         super().__init__(next)
-        self._unfinished = unfinished
+        self._files = files
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002  # the SDK's name
         info = activity.info()
         if info.is_local or info.workflow_id is None:
             return await super().execute_activity(input)
-        with self._unfinished.kept_on_disk(Task(info.task_token, info.workflow_id)):
+        with self._files.file_of(Task(info.task_token, info.workflow_id, info.activity_id)):
             return await super().execute_activity(input)
 
 
@@ -134,7 +139,8 @@ def tasks_in(folder: Path) -> list[Task]:
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             row = json.loads(path.read_text(encoding="utf-8"))
-            tasks.append(Task(base64.b64decode(row["token"]), row["workflow"]))
+            token = base64.b64decode(row["token"])
+            tasks.append(Task(token, row["workflow"], row["activity"]))
     return tasks
 
 
@@ -145,19 +151,43 @@ async def give_back(client: Client, workers: Path) -> None:
     """
     try:
         for folder in left_folders(workers):
-            await _returned_all(client, tasks_in(folder))
+            tasks = tasks_in(folder)
+            by_workflow = groupby(sorted(tasks, key=_workflow_of), key=_workflow_of)
+            calls = [_resumed(client, workflow, list(group)) for workflow, group in by_workflow]
+            await _each(calls)
             shutil.rmtree(folder, ignore_errors=True)
+            if tasks:
+                LOG.info("a killed worker left %d activities: they are tried again", len(tasks))
     except Exception as error:  # noqa: BLE001  # the server notices by itself, a little later
         LOG.warning("what a killed worker had under way waits for the server: %r", error)
 
 
-async def _returned_all(client: Client, tasks: Sequence[Task]) -> None:
-    ids = dict.fromkeys(task.workflow for task in tasks)
-    jobs = dict.fromkeys(workflow.partition("/")[0] for workflow in ids)  # of Recoveries
-    await _each([_freed(client, workflow) for workflow in {**ids, **jobs}])
-    await _each([_returned(client, task) for task in tasks])
-    if tasks:
-        LOG.info("a killed worker left %d activities: they are tried again", len(tasks))
+def _workflow_of(task: Task) -> str:
+    return task.workflow
+
+
+async def _resumed(client: Client, workflow: str, tasks: Sequence[Task]) -> None:
+    """Return these activities of one workflow.
+
+    Those that were ordered to end are not tried again. To them the server itself gives what they reported
+    last, as it notices the death of their worker.
+    """
+    cancelled = await _cancelled_in(client, workflow)
+    job = workflow.partition("/")[0]  # of a Recovery
+    for waiting in dict.fromkeys((workflow, job)):
+        await _freed(client, waiting)
+    for task in tasks:
+        if task.activity not in cancelled:
+            await _returned(client, task)
+
+
+async def _cancelled_in(client: Client, workflow: str) -> set[str]:
+    """The activities of a workflow that were ordered to end, by their IDs."""
+    with contextlib.suppress(RPCError):
+        description = await client.get_workflow_handle(workflow).describe(rpc_timeout=CALL_TIMEOUT)
+        pending = description.raw_description.pending_activities
+        return {one.activity_id for one in pending if one.state == CANCEL_REQUESTED}
+    return set()
 
 
 async def _returned(client: Client, task: Task) -> None:

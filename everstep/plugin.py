@@ -36,6 +36,7 @@ from activities.janitor_activities import JanitorActivities
 from activities.local_activities import LocalActivities
 from activities.publishing import Publishing, SpanExporter
 from activities.quarantine_client import TemporalQuarantine
+from activities.unfinished import TaskFiles
 from everstep import devserver
 from everstep.backends.base import Backend
 from everstep.backends.settings import ObserverMessages
@@ -96,8 +97,8 @@ class ServedCluster:
     all_activities: Sequence[Callable[..., Any]]
     concurrency: int
     """Most activities of the cluster at once."""
-    unfinished: unfinished.Unfinished | None = None
-    """Keeps on disk which activities run, for the worker after a killed one; None: they are kept nowhere."""
+    task_files: TaskFiles | None = None
+    """Keeps a file for each activity that runs, for the worker after a killed one; None: none is kept."""
 
 
 class EverstepPlugin(SimplePlugin):
@@ -131,8 +132,8 @@ class EverstepPlugin(SimplePlugin):
         self.cluster = cluster
         self._grace = grace
         self._deployment = deployment_of("", __version__) if deployment is None else deployment
-        if cluster is not None and cluster.unfinished is not None:
-            interceptors = [*interceptors, cluster.unfinished]
+        if cluster is not None and cluster.task_files is not None:
+            interceptors = [*interceptors, cluster.task_files]
         self._of_cluster = SimplePlugin(
             "everstep.cluster",
             interceptors=interceptors,
@@ -206,8 +207,8 @@ async def opened(
     try:
         with contextlib.ExitStack() as stack:
             folder = _folder_of_worker(stack, home)
-            tasks_on_disk = None if folder is None else unfinished.Unfinished(folder)
-            plugin = plugin_of(client, backend, settings, tasks_on_disk=tasks_on_disk)
+            task_files = None if folder is None else TaskFiles(folder)
+            plugin = plugin_of(client, backend, settings, task_files=task_files)
             if folder is not None:
                 left = unfinished.give_back(client, folder.parent)
                 background_tasks.append(asyncio.create_task(left))
@@ -236,7 +237,7 @@ def plugin_of(
     settings: WorkerSettings,
     *,
     grace: timedelta = GRACE,
-    tasks_on_disk: unfinished.Unfinished | None = None,
+    task_files: TaskFiles | None = None,
 ) -> EverstepPlugin:
     """The plugin over an open backend."""
     telemetry = configuration(settings.metrics_address)
@@ -258,7 +259,7 @@ def plugin_of(
         activities=activities,
         all_activities=[*activities.all(), *publishing.all(), *janitor.all()],
         concurrency=settings.concurrency,
-        unfinished=tasks_on_disk,
+        task_files=task_files,
     )
     local = LocalActivities(time_scale=settings.scale, has_pods=settings.has_pods)
     deployment = deployment_of(settings.deployment, settings.build_id)

@@ -32,8 +32,6 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 SAVE_SIGNALS = ("SIGUSR1", "SIGUSR2")
-NUMBER_MOST = 2**63
-"""What a document may name is below. A float holds it, and so do times and sizes of the system."""
 
 
 class BadCommand(ValueError):
@@ -153,7 +151,7 @@ def _has_fields(shape: type) -> Callable[[Any], bool]:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= NUMBER_MOST
+    return type(value) in (int, float) and abs(value) <= bounds.DOCUMENT_NUMBER
 
 
 def _is_text(value: Any) -> bool:

@@ -12,10 +12,10 @@ from typing import Any
 
 from everstep.core.bounds import DOCUMENT_MOST, json_bytes
 from everstep.documents.problems import PathPart, Problem, path, refusal
+from everstep.protocol.bounds import DOCUMENT_NUMBER
 
 DEPTH = 32
 VALUES = 20_000
-NUMBER = 2**63
 
 TOO_DEEP = f"is nested deeper than {DEPTH} levels; no job document needs that"
 TOO_LARGE = "is larger than 1 MB; keep data in files"
@@ -95,7 +95,7 @@ def _wrong_scalar(value: object) -> str:
         case str():
             return _wrong_text(value)
         case int():
-            return "" if abs(value) < NUMBER else "is far too large a number"
+            return "" if abs(value) < DOCUMENT_NUMBER else "is far too large a number"
         case float():
             return "" if math.isfinite(value) else "is infinite, not a number, or far too large"
         case _:

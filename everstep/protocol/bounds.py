@@ -6,6 +6,8 @@ import re
 
 NUMBER_MOST = STEP_MOST = 2**53
 """Up to here every reader of JSON has whole numbers exactly. A step is one of them, from 0 on."""
+DOCUMENT_NUMBER = 2**63
+"""Numbers of a document are below, and so is what a command to an agent has of them."""
 
 _NO_TEXT = (
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, the cursor: the whole sequence goes

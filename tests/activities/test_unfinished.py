@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from temporalio import workflow
-from temporalio.api.enums.v1 import TaskQueueKind
+from temporalio.api.enums.v1 import PendingActivityState, TaskQueueKind
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     PollActivityTaskQueueRequest,
     PollActivityTaskQueueResponse,
     RespondActivityTaskCompletedRequest,
 )
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RetryPolicy
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
@@ -37,9 +39,10 @@ import sys, time
 from pathlib import Path
 from activities import unfinished
 
-workers, token, workflow = sys.argv[1:]
+workers, token, workflow, activity = sys.argv[1:]
+task = unfinished.Task(bytes.fromhex(token), workflow, activity)
 with unfinished.folder_of_worker(Path(workers)) as folder:
-    with unfinished.Unfinished(folder).kept_on_disk(unfinished.Task(bytes.fromhex(token), workflow)):
+    with unfinished.TaskFiles(folder).file_of(task):
         print("ready", flush=True)
         time.sleep(600)
 """
@@ -55,13 +58,14 @@ class OneActivity:
             task_queue=ACTIVITIES,
             start_to_close_timeout=FOREVER,
             retry_policy=RetryPolicy(initial_interval=FOREVER),
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
 
 
 @contextmanager
-def worker(workers: Path, token: bytes, workflow_id: str) -> Iterator[subprocess.Popen[str]]:
+def worker(workers: Path, task: unfinished.Task) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(workers), token.hex(), workflow_id],
+        [sys.executable, "-c", WORKER, workers, task.token.hex(), task.workflow, task.activity],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -75,6 +79,36 @@ def worker(workers: Path, token: bytes, workflow_id: str) -> Iterator[subprocess
         process.communicate()
 
 
+def left_by_killed_worker(workers: Path, task: unfinished.Task) -> Path:
+    """The folder of a worker that carried the task out."""
+    with worker(workers, task):
+        pass
+    (folder,) = unfinished.left_folders(workers)
+    return folder
+
+
+@pytest.fixture
+async def client(server: DevServer, namespace: str) -> AsyncIterator[Client]:
+    """Of a server whose workflows have a worker, and their activities none."""
+    client = await server.connect(namespace)
+    async with Worker(
+        client,
+        task_queue="workflows",
+        workflows=[OneActivity],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    ):
+        yield client
+
+
+async def started(client: Client) -> tuple[WorkflowHandle[Any, Any], unfinished.Task]:
+    """A workflow, and the attempt of its activity that no worker carries out."""
+    handle = await client.start_workflow("OneActivity", id="demo", task_queue="workflows")
+    polled_task = await polled(client)
+    task = unfinished.Task(polled_task.task_token, "demo", polled_task.activity_id)
+    await client.get_async_activity_handle(task_token=task.token).heartbeat("step 7")
+    return handle, task
+
+
 async def polled(client: Client) -> PollActivityTaskQueueResponse:
     return await client.workflow_service.poll_activity_task_queue(
         PollActivityTaskQueueRequest(
@@ -85,12 +119,13 @@ async def polled(client: Client) -> PollActivityTaskQueueResponse:
 
 def test_only_a_dead_worker_has_left_something(tmp_path: Path) -> None:
     workers = tmp_path / "workers"
-    with worker(workers, b"\0token", "demo/main/recovery-1") as process:
+    task = unfinished.Task(b"\0token", "demo/main/recovery-1", "7")
+    with worker(workers, task) as process:
         assert unfinished.left_folders(workers) == []
         process.kill()
         process.wait()
         (folder,) = unfinished.left_folders(workers)
-        assert unfinished.tasks_in(folder) == [unfinished.Task(b"\0token", "demo/main/recovery-1")]
+        assert unfinished.tasks_in(folder) == [task]
     with unfinished.folder_of_worker(workers) as of_living:
         assert of_living not in unfinished.left_folders(workers)
     assert not of_living.exists()
@@ -130,47 +165,60 @@ def test_a_worker_that_gets_no_lock_leaves_nothing(
 
 
 def test_an_activity_runs_where_no_file_can_be_written(tmp_path: Path) -> None:
-    without_folder = unfinished.Unfinished(tmp_path / "gone")
-    with without_folder.kept_on_disk(unfinished.Task(b"token", "demo")):
+    files = unfinished.TaskFiles(tmp_path / "gone")
+    with files.file_of(unfinished.Task(b"token", "demo", "7")):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.timeout(120)
 async def test_what_a_killed_worker_left_is_tried_again_at_once(
-    server: DevServer, namespace: str, tmp_path: Path
+    client: Client, tmp_path: Path
 ) -> None:
     """The delay of a try and the time-out of an attempt are an hour: neither ends this."""
-    client = await server.connect(namespace)
     workers = tmp_path / "workers"
-    async with Worker(
-        client,
-        task_queue="workflows",
-        workflows=[OneActivity],
-        workflow_runner=UnsandboxedWorkflowRunner(),
-    ):
-        handle = await client.start_workflow("OneActivity", id="demo", task_queue="workflows")
-        first = await polled(client)
-        await client.get_async_activity_handle(task_token=first.task_token).heartbeat("step 7")
-        with worker(workers, first.task_token, "demo") as process:
-            process.kill()
-            process.wait()
-            await unfinished.give_back(client, workers)
-            again = await polled(client)
-            assert (first.attempt, again.attempt) == (1, 2)
-            assert b"step 7" in again.heartbeat_details.payloads[0].data
-            assert list(workers.iterdir()) == []
-            await unfinished.give_back(client, workers)  # a second worker began beside the first
-        await client.workflow_service.respond_activity_task_completed(
-            RespondActivityTaskCompletedRequest(
-                namespace=client.namespace, task_token=again.task_token
-            )
-        )
-        await handle.result()
-    history = (await handle.fetch_history()).events
+    handle, task = await started(client)
+    shutil.copytree(left_by_killed_worker(workers, task), tmp_path / "copy")
+    await unfinished.give_back(client, workers)
+    again = await polled(client)
+    assert again.attempt == 2
+    assert b"step 7" in again.heartbeat_details.payloads[0].data
+    assert list(workers.iterdir()) == []
+
+    # As if the worker that gave it back had been killed before it removed the folder.
+    (tmp_path / "copy").rename(workers / "copy")
+    await unfinished.give_back(client, workers)
+    assert list(workers.iterdir()) == []
+    await client.workflow_service.respond_activity_task_completed(
+        RespondActivityTaskCompletedRequest(namespace=client.namespace, task_token=again.task_token)
+    )
+    await handle.result()
     queues = [
         event.workflow_task_scheduled_event_attributes.task_queue.kind
-        for event in history
+        for event in (await handle.fetch_history()).events
         if event.HasField("workflow_task_scheduled_event_attributes")
     ]
     assert queues == [TaskQueueKind.TASK_QUEUE_KIND_NORMAL] * 2, "not that of the killed worker"
+
+
+@pytest.mark.timeout(120)
+async def test_an_activity_that_was_ordered_to_end_is_left_to_the_server(
+    client: Client, tmp_path: Path
+) -> None:
+    """It is not tried again, and its failure by a missing heartbeat alone has what it reported last."""
+    workers = tmp_path / "workers"
+    handle, task = await started(client)
+    await handle.cancel()
+    cancelled = PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED
+
+    async def pending() -> Sequence[Any]:
+        return (await handle.describe()).raw_description.pending_activities
+
+    while (await pending())[0].state != cancelled:
+        await asyncio.sleep(0.01)
+    left_by_killed_worker(workers, task)
+    await unfinished.give_back(client, workers)
+    (activity,) = await pending()
+    assert (activity.state, activity.attempt) == (cancelled, 1)
+    assert list(workers.iterdir()) == []
+    await handle.terminate()

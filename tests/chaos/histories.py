@@ -142,7 +142,10 @@ def _failed_tasks(job: str, events: Sequence[HistoryEvent]) -> list[str]:
 async def _failed_replays(job: str, events: Sequence[HistoryEvent]) -> list[str]:
     """Where the job would be stuck, had a worker begun from its history that joins two tasks of it."""
     failures = await joined.failures(WorkflowHistory(job, events), most=JOINED_MOST)
-    return [f"{job}, task {n} joined with the next: {why[:200]}" for n, why in failures.items()]
+    return [
+        f"a replay of {job}{f', task {n} joined with the next' if n >= 0 else ''}: {why[:200]}"
+        for n, why in failures.items()
+    ]
 
 
 async def _is_cut_short(client: Client, workflow: str, run: str) -> bool:

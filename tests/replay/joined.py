@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
+from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, WorkflowInstance, WorkflowInstanceDetails
@@ -63,9 +64,8 @@ def _with(held: Sequence[WorkflowActivationJob], act: WorkflowActivation) -> Wor
     return joined
 
 
-def _name(command: object) -> str:
-    name: str = command.WhichOneof("variant")  # type: ignore[attr-defined]
-    return name
+def _name(command: WorkflowCommand) -> str:
+    return command.WhichOneof("variant") or ""
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,8 @@ class Copies:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: dict[int, list[Copy]] = {}  # by rank, at most BUFFERS_MOST of each
-        self._idle: dict[
-            int, int
-        ] = {}  # by rank: copies in a row for which there was a memory too many
+        # By rank: copies in a row for which there was a memory too many.
+        self._idle: dict[int, int] = {}
         self._state: list[wire.SnapshotSeen] = []
 
     def state(self) -> list[wire.SnapshotSeen]:

@@ -15,7 +15,7 @@ from everstep.client import connection
 from everstep.client.connection import rpc_errors_as_failed
 from everstep.client.exit_codes import Failed
 from everstep.client.jobs.found_job import look_up
-from tests.cli.conftest import AsyncCli, Cli, submitted, until
+from tests.cli.conftest import AsyncCli, Cli, Ended, submitted, until
 from tests.cli.standin import document, working
 from tests.support.devserver import DevServer
 
@@ -140,15 +140,22 @@ async def is_given_out_again(client: Client) -> bool:
     return description.raw_description.pending_workflow_task.attempt > 1
 
 
+async def end_of_failing_worker(
+    served: AsyncCli, client: Client, command: str, end: str, **of_worker: bool
+) -> Ended:
+    """How the command ends beside a worker that fails at each task of the job."""
+    async with working(client, **of_worker):
+        await submitted(served, document(end=end))
+        await until(partial(is_given_out_again, client))
+        return await served(command, "demo")
+
+
 @pytest.mark.parametrize("command", ["status", "pause"])
 async def test_a_worker_that_fails_at_a_job_is_not_taken_for_none(
     served: AsyncCli, client: Client, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
-    async with working(client):
-        await submitted(served, document(end="broken"))
-        await until(partial(is_given_out_again, client))
-        end = await served(command, "demo")
+    end = await end_of_failing_worker(served, client, command, "broken")
     assert end.code == 4
     assert "no worker" not in end.sentence
     assert "its worker fails at it again and again" in end.sentence
@@ -160,10 +167,7 @@ async def test_a_run_that_no_replay_carries_on_says_how_it_gets_a_new_one(
     served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
-    async with working(client, is_forgetful=True):
-        await submitted(served, document(end="unreplayable"))
-        await until(partial(is_given_out_again, client))
-        end = await served("status", "demo")
+    end = await end_of_failing_worker(served, client, "status", "unreplayable", is_forgetful=True)
     assert end.code == 4
     assert "no worker of this version can go on with this run" in end.sentence
     assert "`temporal workflow reset -w demo -t FirstWorkflowTask" in end.sentence
