@@ -11,8 +11,9 @@ of failures with them. Workers, commands, clients and replayers all take their c
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
@@ -20,7 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter
@@ -67,7 +68,33 @@ class LenientJSON(PydanticJSONPlainPayloadConverter):
         try:
             return super().from_payload(payload, type_hint)
         except (ValueError, RecursionError) as error:
+            if isinstance(error, ValidationError) and (data := _without_new_parts(payload, error)):
+                return self.from_payload(Payload(metadata=payload.metadata, data=data), type_hint)
             return _unreadable(error, type_hint)
+
+
+def _without_new_parts(payload: Payload, error: ValidationError) -> bytes | None:
+    """The payload without the parts of named tuples that a newer version has added at their ends.
+
+    None if it has no such parts. Pydantic leaves out unknown fields of a dataclass, not those of a tuple.
+    """
+    value = from_json(payload.data)
+    too_long = [
+        each for each in error.errors() if each.get("ctx", {}).get("field_type") == "NamedTuple"
+    ]
+    parts = [(_at(value, each["loc"]), each["ctx"]["max_length"]) for each in too_long]
+    lists = [(part, length) for part, length in parts if isinstance(part, list)]
+    for part, length in lists:
+        del part[length:]
+    return to_json(value) if lists else None
+
+
+def _at(value: Any, place: Iterable[int | str]) -> Any:
+    """What stands there. A place also names types, where a value may have one of several."""
+    for key in place:
+        with contextlib.suppress(LookupError, TypeError):
+            value = value[key]
+    return value
 
 
 def _is_sendable(value: Any) -> bool:

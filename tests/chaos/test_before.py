@@ -1,14 +1,17 @@
-"""Which commit is the version before, in clones that have it and in those that do not."""
+"""Which commit is the version before, in clones that have it and in others; what it reads of what we send."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.chaos import payload_schemas
 from tests.chaos.before import HISTORIES, PROGRAM, Clone, NoneBefore
 
 NAMES = {
@@ -87,3 +90,54 @@ def test_what_is_extracted_is_what_a_process_there_imports(clone: Clone, tmp_pat
         [sys.executable, "-m", "worker"], cwd=folder, check=True, capture_output=True
     )
     assert Path(run.stdout.decode().strip()) == folder / "everstep" / "__init__.py"
+
+
+def schemas(folder: Path) -> dict[str, dict[str, Any]]:
+    script = Path(payload_schemas.__file__)
+    env = {**os.environ, "PYTHONPATH": str(folder)}
+    run = subprocess.run(
+        [sys.executable, script], cwd=folder, env=env, check=True, capture_output=True
+    )
+    loaded: dict[str, dict[str, Any]] = json.loads(run.stdout)
+    return loaded
+
+
+def unreadable(today: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """What of a type of today a worker of the version before refuses: it fails its task again and again."""
+    problems = []
+    if today.get("maxItems", 0) > before.get("maxItems", 0):
+        problems.append("a tuple has more parts")
+    if new := [each for each in today.get("enum", ()) if each not in before.get("enum", ())]:
+        problems.append(f"{new} are new")
+    needed = set(before.get("required", ())) - set(today.get("properties", ()))
+    if needed:
+        problems.append(f"{sorted(needed)} are gone")
+    return problems
+
+
+def test_a_worker_of_the_version_before_reads_what_one_of_today_sends(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    clone = Clone(root=root)
+    try:
+        before = schemas(clone.extract(clone.version_before(), tmp_path / "before"))
+    except NoneBefore as none:
+        pytest.skip(str(none))
+    today = schemas(root)
+    shared = today.keys() & before.keys()
+    assert len(shared) > 50
+    problems = {name: unreadable(today[name], before[name]) for name in sorted(shared)}
+    assert not {name: each for name, each in problems.items() if each}
+
+
+@pytest.mark.parametrize(
+    ("today", "problem"),
+    [
+        ({"maxItems": 3}, ["a tuple has more parts"]),
+        ({"enum": ["a", "b"]}, ["['b'] are new"]),
+        ({"properties": {"b": {}}}, ["['a'] are gone"]),
+        ({"maxItems": 2, "enum": ["a"], "properties": {"a": {}, "b": {}}}, []),
+    ],
+)
+def test_what_a_version_before_cannot_read(today: dict[str, Any], problem: list[str]) -> None:
+    before = {"maxItems": 2, "enum": ["a"], "required": ["a"], "properties": {"a": {}}}
+    assert unreadable({"properties": {"a": {}}, **today}, before) == problem

@@ -23,7 +23,7 @@ from everstep.chronicle import fleet_totals, views
 from everstep.chronicle.chronicle import JobTotals
 from everstep.converter import DATA_CONVERTER
 from everstep.core.bounds import NUMBER_MOST, TEXT_MOST
-from everstep.core.deciding.decision import StepResult
+from everstep.core.deciding.decision import RollbackCount, RunEnd, StepResult
 from everstep.core.errors import CommandRejected
 from everstep.core.facts import Fact, bounded
 from everstep.core.levels import FaultClass
@@ -32,6 +32,7 @@ from everstep.core.loop.next_actions import RunPlan
 from everstep.core.recovering import quarantine, recovery
 from everstep.core.recovering.isolations import ENTRIES_MOST
 from everstep.core.seeing.watch_report import WatchReport
+from everstep.core.state import JobState, with_ledger
 from everstep.core.world import Checkpoint
 from everstep.dialects import responses
 from tests.support.builders import ScriptedJob, running, sighting
@@ -160,6 +161,25 @@ def test_what_cannot_be_sent_is_replaced_where_it_stands(value: Any) -> None:
         arrived = sent(changed)
         assert written(arrived) == written(changed)
         assert type(arrived) is type(value)
+
+
+def test_parts_that_a_newer_version_adds_to_a_tuple_are_left_out() -> None:
+    job = running(nodes=2)
+    end, count = RunEnd("before a step", None, "exit code 1"), RollbackCount(times=2)
+    job.state = with_ledger(job.state, last_end=end, rollbacks=count)
+    raw = json.loads(written(job.state))
+    for tuple_ in (raw["ledger"]["last_end"], raw["ledger"]["rollbacks"]):
+        tuple_.append({"new": True})
+    newer = Payload(metadata={"encoding": b"json/plain"}, data=json.dumps(raw).encode())
+    assert PAYLOADS.from_payloads([newer], [JobState]) == [job.state]
+
+
+def test_a_tuple_of_another_form_is_refused() -> None:
+    raw = json.loads(written(running(nodes=2).state))
+    raw["ledger"]["last_end"] = ["before a step", "no step", "exit code 1", 1, "new"]
+    payload = Payload(metadata={"encoding": b"json/plain"}, data=json.dumps(raw).encode())
+    with pytest.raises(ValueError, match="step"):
+        PAYLOADS.from_payloads([payload], [JobState])
 
 
 PLAIN = st.recursive(

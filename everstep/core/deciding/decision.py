@@ -97,13 +97,23 @@ class RunEnd(NamedTuple):
 
     when: str | None  # "before a step" or "before a step was seen"; None: at `step`
     step: int | None
-    exception: str  # without what varies from time to time
+    cause: (
+        str  # the exception, without what varies from time to time; else `exit code 1`, `signal 9`
+    )
     times: int = 1  # so often in a row
-    exit: str = ""  # `exit code 1`; empty: unknown, as in a state of an earlier version
 
     @property
     def where(self) -> str:
         return self.when or f"at step {self.step}"
+
+    @property
+    def exception(self) -> str:
+        return "" if self.has_exit_code or self.cause.startswith("signal ") else self.cause
+
+    @property
+    def has_exit_code(self) -> bool:
+        """Whether the script left an exit code and no exception."""
+        return self.cause.startswith("exit code ")
 
 
 class RollbackCount(NamedTuple):

@@ -37,11 +37,11 @@ def run_end(inputs: DecisionInput, facts: Iterable[Fact]) -> RunEnd | None:
         return None
     first = min(ends, key=lambda fact: (not fact.details.get("exception"), fact.at))
     before = BEFORE_A_STEP if inputs.shows_steps else BEFORE_ONE_WAS_SEEN
+    exception = VARIES.sub("#", str(first.details.get("exception") or ""))[:EXCEPTION_KEPT]
     end = RunEnd(
         when=None if inputs.stepped_in == inputs.generation else before,
         step=_step(inputs, first),
-        exception=VARIES.sub("#", str(first.details.get("exception") or ""))[:EXCEPTION_KEPT],
-        exit=str(Exit.in_details(first.details)),
+        cause=exception or str(Exit.in_details(first.details)),
     )
     last = inputs.last_end
     times = last.times + 1 if last is not None and last._replace(times=1) == end else 1

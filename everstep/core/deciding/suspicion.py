@@ -53,7 +53,7 @@ def with_suspicion(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     row = next(row for row in ROWS if row.holds(inputs, diagnosis))
     why = row.why.format(excluded=exclusion(inputs, diagnosis, Level.ROLLBACK))
     times = "twice" if end.times == ALIKE_TIMES else f"{end.times} times"
-    what = f"{end.exception.partition(':')[0] or end.exit} {end.where} {times} in a row"
+    what = f"{end.cause.partition(':')[0]} {end.where} {times} in a row"
     remark = f"{what}: checkpoint {inputs.resume.name} is suspected; {why}"
     ladder = (Level.ROLLBACK, *diagnosis.ladder) if row.goes_back else diagnosis.ladder
     return replace(
@@ -82,11 +82,10 @@ def _is_worth_the_last(inputs: DecisionInput, end: RunEnd) -> bool:
     Runs ended with the same exit code before a step, in a job that trained before: so its code and its files
     were once in order.
     """
-    has_exit_code = end.exit.startswith("exit code")  # a signal is no answer of the script
     is_early = end.when is not None and inputs.stepped_in > 0
     limit = inputs.policy.no_progress_restarts
     is_last = limit is not None and inputs.no_progress == limit - 1
-    return is_last and is_early and has_exit_code and end.times >= ALIKE_TIMES
+    return is_last and is_early and end.has_exit_code and end.times >= ALIKE_TIMES
 
 
 def _may_be_the_checkpoint(diagnosis: Diagnosis) -> bool:
