@@ -1,10 +1,11 @@
 """Gives back to the server at once what a killed worker had under way on this machine.
 
 The server notices a dead worker by the heartbeat that does not come, after `options.HEARTBEAT`. Then each
-workflow that the worker had in its cache waits `options.STICKY_TIMEOUT` for it. The next worker on the same
-machine can do better, for it can be sure that the process before is dead: each worker holds a lock as long as
-it lives, and keeps a file for each activity that it carries out. A worker that begins returns those of
-folders whose lock is free, to be tried again without delay, and sends their workflows to any worker.
+workflow that the worker had in its cache waits `options.STICKY_TIMEOUT` for it. Another worker on the same
+machine can do better, for it can be sure that the process is dead: each worker holds a lock as long as it
+lives, and keeps a file for each activity that it carries out. A worker looks for folders whose lock is free
+as it begins, and then again and again. It returns the activities in them, to be tried again without delay,
+and sends their workflows to any worker.
 
 Where this fails, or a token is too old, nothing is lost: the server notices by itself, a little later.
 """
@@ -15,6 +16,7 @@ import asyncio
 import base64
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -47,6 +49,8 @@ AT_ONCE = timedelta(milliseconds=1)
 CANCEL_REQUESTED = PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED
 AT_A_TIME = 20
 CALL_TIMEOUT = timedelta(seconds=2)
+LOOK_EVERY_S = 0.5
+"""A look lists a folder and tries a lock for each worker of this machine."""
 
 LOG = logging.getLogger(__name__)
 
@@ -99,10 +103,16 @@ class _WithFile(ActivityInboundInterceptor):
             return await super().execute_activity(input)
 
 
+def of_server(workers: Path, server: str) -> Path:
+    """The folder for workers of one server: another one would refuse what they leave."""
+    return workers / hashlib.sha256(server.encode()).hexdigest()[:16]
+
+
 @contextmanager
 def folder_of_worker(workers: Path) -> Iterator[Path]:
     """A folder of this worker's own, whose lock is held until the worker ends. Raises OSError."""
-    workers.mkdir(mode=0o700, exist_ok=True)
+    for path in (workers.parent, workers):
+        path.mkdir(mode=0o700, exist_ok=True)
     folder = workers / uuid.uuid4().hex
     unnamed = folder.with_name(f".{folder.name}")
     unnamed.mkdir(mode=0o700)
@@ -144,22 +154,60 @@ def tasks_in(folder: Path) -> list[Task]:
     return tasks
 
 
-async def give_back(client: Client, workers: Path) -> None:
+async def keep_giving_back(client: Client, workers: Path, *, every_s: float = LOOK_EVERY_S) -> None:
+    """Return to the server what dead workers left, those first that were killed before this one began.
+
+    Why that cannot be done is logged once, until it can be.
+    """
+    logged = ""
+    while True:
+        problem = await give_back(client, workers)
+        if problem and problem != logged:
+            LOG.warning("what a killed worker had under way waits for the server: %s", problem)
+        logged = problem
+        await asyncio.sleep(every_s)
+
+
+async def give_back(client: Client, workers: Path) -> str:
     """Return the activities of dead workers to the server, and remove their folders.
 
-    What a worker of another server left is refused by this one, and too old once that has a worker again.
+    If that fails the answer says why: the server notices by itself, a little later.
     """
     try:
         for folder in left_folders(workers):
-            tasks = tasks_in(folder)
-            by_workflow = groupby(sorted(tasks, key=_workflow_of), key=_workflow_of)
-            calls = [_resumed(client, workflow, list(group)) for workflow, group in by_workflow]
-            await _each(calls)
-            shutil.rmtree(folder, ignore_errors=True)
-            if tasks:
-                LOG.info("a killed worker left %d activities: they are tried again", len(tasks))
-    except Exception as error:  # noqa: BLE001  # the server notices by itself, a little later
-        LOG.warning("what a killed worker had under way waits for the server: %r", error)
+            with _alone(folder) as is_alone:
+                if is_alone:
+                    await _emptied(client, folder)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the worker goes on
+        return repr(error)
+    return ""
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """Whether no other worker returns what is in the folder; none does inside the block."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:  # another one has just done it
+        yield False
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield False
+    else:
+        yield True
+    finally:
+        os.close(handle)
+
+
+async def _emptied(client: Client, folder: Path) -> None:
+    tasks = tasks_in(folder)
+    by_workflow = groupby(sorted(tasks, key=_workflow_of), key=_workflow_of)
+    await _each([_resumed(client, workflow, list(group)) for workflow, group in by_workflow])
+    shutil.rmtree(folder, ignore_errors=True)
+    if tasks:
+        LOG.info("a killed worker left %d activities: they are tried again", len(tasks))
 
 
 def _workflow_of(task: Task) -> str:

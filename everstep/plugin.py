@@ -206,11 +206,11 @@ async def opened(
     background_tasks: list[asyncio.Task[None]] = []
     try:
         with contextlib.ExitStack() as stack:
-            folder = _folder_of_worker(stack, home)
+            folder = _folder_of_worker(stack, home, server_name(client))
             task_files = None if folder is None else TaskFiles(folder)
             plugin = plugin_of(client, backend, settings, task_files=task_files)
             if folder is not None:
-                left = unfinished.give_back(client, folder.parent)
+                left = unfinished.keep_giving_back(client, folder.parent)
                 background_tasks.append(asyncio.create_task(left))
             if settings.janitor:
                 await ensure_janitor(client, settings.cluster)
@@ -222,10 +222,13 @@ async def opened(
         await backend.close()
 
 
-def _folder_of_worker(stack: contextlib.ExitStack, home: Callable[[], Path]) -> Path | None:
+def _folder_of_worker(
+    stack: contextlib.ExitStack, home: Callable[[], Path], server: str
+) -> Path | None:
     """The folder for what this worker has under way; None where that cannot be: it is for speed alone."""
     try:
-        return stack.enter_context(unfinished.folder_of_worker(home() / WORKERS))
+        workers = unfinished.of_server(home() / WORKERS, server)
+        return stack.enter_context(unfinished.folder_of_worker(workers))
     except (Failed, OSError) as error:
         log.info("what this worker has under way is kept nowhere: %s", error)
         return None

@@ -1,4 +1,4 @@
-"""What a killed worker had under way: the next one on the machine gives it back at once."""
+"""What a killed worker had under way: another one on the machine gives it back at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,10 @@ from temporalio.common import RetryPolicy
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities import unfinished
+from everstep.client.connection import server_name
+from everstep.client.home import WORKERS
+from everstep.plugin import data_converter, opened
+from everstep.worker_settings import WorkerSettings
 from tests.support.devserver import DevServer
 from tests.support.workerproc import ROOT
 
@@ -60,6 +64,16 @@ class OneActivity:
             retry_policy=RetryPolicy(initial_interval=FOREVER),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
+
+
+@asynccontextmanager
+async def looking(client: Client, workers: Path) -> AsyncIterator[None]:
+    """A worker that lives looks for killed ones."""
+    task = asyncio.create_task(unfinished.keep_giving_back(client, workers, every_s=0.01))
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 @contextmanager
@@ -142,11 +156,34 @@ def test_what_a_worker_was_killed_in_the_middle_of_writing_is_left_out(tmp_path:
     assert unfinished.tasks_in(tmp_path) == []
 
 
-async def test_a_worker_begins_where_it_cannot_look_for_killed_ones(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_where_killed_ones_cannot_be_looked_for_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await unfinished.give_back(cast("Client", None), tmp_path / "gone")
-    assert "waits for the server" in caplog.text
+    looks = 0
+    has_looked_often = asyncio.Event()
+    original = unfinished.give_back
+
+    async def counted(client: Client, workers: Path) -> str:
+        nonlocal looks
+        looks += 1
+        if looks > 3:
+            has_looked_often.set()
+        return await original(client, workers)
+
+    monkeypatch.setattr(unfinished, "give_back", counted)
+    async with looking(cast("Client", None), tmp_path / "gone"):
+        await has_looked_often.wait()
+    assert caplog.text.count("waits for the server") == 1
+
+
+async def test_one_worker_alone_returns_what_a_killed_one_left(tmp_path: Path) -> None:
+    """The one that holds the lock meanwhile; if it is killed too, its lock ends and another one does it."""
+    workers = tmp_path / "workers"
+    folder = left_by_killed_worker(workers, unfinished.Task(b"token", "demo", "7"))
+    with (folder / unfinished.LOCK).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert await unfinished.give_back(cast("Client", None), workers) == ""
+        assert folder.is_dir()
 
 
 def test_a_worker_that_gets_no_lock_leaves_nothing(
@@ -199,6 +236,45 @@ async def test_what_a_killed_worker_left_is_tried_again_at_once(
         if event.HasField("workflow_task_scheduled_event_attributes")
     ]
     assert queues == [TaskQueueKind.TASK_QUEUE_KIND_NORMAL] * 2, "not that of the killed worker"
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_that_lives_returns_what_another_one_leaves_as_it_is_killed(
+    client: Client, tmp_path: Path
+) -> None:
+    """All time-outs are an hour, and no worker begins."""
+    workers = tmp_path / "workers"
+    _, task = await started(client)
+    with worker(workers, task) as process:
+        async with looking(client, workers):
+            process.kill()
+            again = await polled(client)
+    assert (again.attempt, again.activity_id) == (2, task.activity)
+
+
+@pytest.mark.timeout(120)
+async def test_each_worker_looks_for_killed_ones_of_its_server_as_long_as_it_runs(
+    client: Client,
+    server: DevServer,
+    namespace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What those of another server left stays for a worker of that one."""
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    of_others = unfinished.of_server(tmp_path / WORKERS, "another.example:7233/default")
+    other = left_by_killed_worker(of_others, unfinished.Task(b"token", "demo", "7"))
+    _, task = await started(client)
+    of_worker = await Client.connect(
+        server.address, namespace=namespace, data_converter=data_converter()
+    )
+    async with opened(of_worker, WorkerSettings(janitor=False)):
+        workers = unfinished.of_server(tmp_path / WORKERS, server_name(of_worker))
+        with worker(workers, task) as process:
+            process.kill()
+            assert (await polled(client)).attempt == 2
+    assert other.is_dir()
 
 
 @pytest.mark.timeout(120)
