@@ -70,7 +70,7 @@ __all__ = [
     "opened",
 ]
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor, FleetTotals)
 GRACE = timedelta(seconds=1)
@@ -230,7 +230,7 @@ def _folder_of_worker(
         workers = unfinished.of_server(home() / WORKERS, server)
         return stack.enter_context(unfinished.folder_of_worker(workers))
     except (Failed, OSError) as error:
-        log.info("what this worker has under way is kept nowhere: %s", error)
+        LOG.info("what this worker has under way is kept nowhere: %s", error)
         return None
 
 
@@ -306,7 +306,7 @@ async def keep_janitor(client: Client, cluster: str, *, every_s: float = JANITOR
         with contextlib.suppress(RPCError):  # the server is away: what works for it waits too
             problem = await ensure_janitor(client, cluster)
             if problem and problem != printed:
-                log.warning(for_terminal(problem))
+                LOG.warning(for_terminal(problem))
             printed = problem
         await asyncio.sleep(every_s)
 

@@ -27,7 +27,7 @@ from everstep.client.serving import holding
 from everstep.converter import data_converter
 from everstep.core.errors import KeysUnusable
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -167,7 +167,7 @@ async def unless_denied(rows: Awaitable[T], otherwise: T, *, note: str) -> T:
     except RPCError as error:
         if error.status is not RPCStatusCode.PERMISSION_DENIED:
             raise
-        log.warning("%s: the server denies it (%s)", note, _line(error))
+        LOG.warning("%s: the server denies it (%s)", note, _line(error))
         return otherwise
 
 

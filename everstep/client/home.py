@@ -12,7 +12,7 @@ from pathlib import Path
 from everstep.agent.storage import permissions
 from everstep.client.exit_codes import Exit, Failed
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 DEFAULT = "~/.everstep"
 
@@ -53,7 +53,7 @@ def made_home() -> Path:
         raise Failed(Exit.USAGE, f"{problem}; set it to a folder") from None
     for path in open_to_others(directory):
         if why := _closed(path, directory):
-            log.warning("%s is open to other users: %s", path, why)
+            LOG.warning("%s is open to other users: %s", path, why)
     return directory
 
 

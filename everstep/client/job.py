@@ -37,7 +37,7 @@ T = TypeVar("T")
 Value = dict[str, Any]
 """JSON with the fields that `everstep ... --json` prints."""
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 FROM_FILE = "no server answers: this is from {path}, written when {id} ended"
 EVENTS_S = 1.0
@@ -352,7 +352,7 @@ class AsyncJob:
             ended = None if otherwise is None else ended_jobs.read(self.id)
             if ended is None or otherwise is None:
                 raise
-            log.warning(FROM_FILE.format(path=ended_jobs.path_of(self.id), id=self.id))
+            LOG.warning(FROM_FILE.format(path=ended_jobs.path_of(self.id), id=self.id))
             return otherwise(ended)
 
     async def _connected(self) -> Client:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from everstep.core.errors import KeysUnusable
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 VARIABLE = "EVERSTEP_PAYLOAD_KEYS"
 CURRENT = "current"
@@ -157,5 +157,5 @@ class KeyFolder:
         except KeysUnusable as error:
             problem = f"{error}; the keys that were read before are used"
         if problem and problem != self._problem:
-            log.warning(problem)
+            LOG.warning(problem)
         self._problem = problem

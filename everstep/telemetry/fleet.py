@@ -37,7 +37,7 @@ CLUSTER_ANSWERS_S = 5.0
 
 T = TypeVar("T")
 
-logger = logging.getLogger("everstep.telemetry")
+LOG = logging.getLogger("everstep.telemetry")
 
 
 async def _answers() -> None:
@@ -98,7 +98,7 @@ class Fleet:
             RPCError,
             WorkflowQueryFailedError,
         ) as error:  # the server, or the only worker, is away
-            logger.info("the values of the fleet are as old as the last answer: %s", error.message)
+            LOG.info("the values of the fleet are as old as the last answer: %s", error.message)
 
     async def _count(self, state: str) -> int:
         return (

@@ -18,7 +18,7 @@ from everstep.client.jobs.records import all_events, all_restarts, rows_of_all_l
 from everstep.client.jobs.report_sources import report_of, sources_of_lives
 from everstep.client.jobs.status import status_with_submissions
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 UNWRITTEN = "without a server `everstep why {id}` has nothing to read: {why}"
 
@@ -28,7 +28,7 @@ async def write_ended_job(server: Client, job_id: str) -> None:
     try:
         ended_jobs.write(await _ended_job(server, job_id))
     except (Failed, RPCError, OSError) as error:
-        log.warning(UNWRITTEN.format(id=job_id, why=error))
+        LOG.warning(UNWRITTEN.format(id=job_id, why=error))
 
 
 async def _ended_job(server: Client, job_id: str) -> EndedJob:

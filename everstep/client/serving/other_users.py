@@ -12,7 +12,7 @@ from pathlib import Path
 
 from everstep.client.exit_codes import Exit, Failed
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 FIRST_LOGIN = 1000
 UNMAPPED_UID = 65534
@@ -76,4 +76,4 @@ def warn_or_refuse(*, allowed: bool) -> None:
     if os.geteuid() == 0:
         hint = "serve as a user of your own, or say --allow-other-users"
         raise Failed(Exit.USAGE, f"{problem(users)}, and you are root; {hint}")
-    log.warning("%s; --allow-other-users accepts that", problem(users))
+    LOG.warning("%s; --allow-other-users accepts that", problem(users))

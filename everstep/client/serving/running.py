@@ -36,7 +36,7 @@ from everstep.client.submitting import IdTaken, start
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 LOOK_FOR_WORKER_S = 1.0
 """Seconds between two checks that a shared server has a worker."""
@@ -97,7 +97,7 @@ async def run_job(
     machine: Machine,
     follow: Callable[[JobRun], Awaitable[T]],
     *,
-    say: Say = log.info,
+    say: Say = LOG.info,
     confirms: Confirms | None = None,
 ) -> T:
     """Return what `follow` returns, which starts the job and looks at it.
@@ -128,7 +128,7 @@ async def run_on(
     machine: Machine | None,
     follow: Callable[[JobRun], Awaitable[T]],
     *,
-    say: Say = log.info,
+    say: Say = LOG.info,
     confirms: Confirms | None = None,
 ) -> T:
     """The same on this server, with a worker of `machine` where none answers."""
@@ -199,7 +199,7 @@ async def _worker_ensured(run: JobRun, machine: Machine) -> AsyncIterator[Worker
     unserved = await pollers.unserved(server, cluster)
     if not is_here(cluster):
         if unserved:
-            log.warning(UNSERVED.format(queues=", ".join(queue.name for queue in unserved)))
+            LOG.warning(UNSERVED.format(queues=", ".join(queue.name for queue in unserved)))
         yield worker
         return
 
@@ -267,7 +267,7 @@ async def _start_or_find(server: Client, job: JobDocument, job_id: str, say: Say
         if job.is_from_command:
             command_document.refuse_other(job_id, job.document, running)
         if running != job.document:
-            log.warning(OTHER_DOCUMENT.format(id=job_id))
+            LOG.warning(OTHER_DOCUMENT.format(id=job_id))
         say(f"{job_id} is running already")
         return
     if earlier is not None:

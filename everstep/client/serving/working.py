@@ -24,7 +24,7 @@ from everstep.client.serving import holding, metrics_page
 from everstep.core.spec import JobSpec
 from everstep.processes import Process, ProcessFailed, environment
 
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 """Of the workers of this process that have a log of their own."""
 
@@ -136,7 +136,7 @@ class Worker:
             return {}
         if not self._has_note:  # once, however often the worker is started again
             self._has_note = True
-            log.warning(NO_METRICS.format(address=address))
+            LOG.warning(NO_METRICS.format(address=address))
         return {metrics_page.VARIABLE: ""}
 
     @contextlib.contextmanager
