@@ -17,7 +17,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.service import RPCError
 
 from everstep.core import names
-from tests.chaos.ground import LOOK_S, Ground, Hit, awake, new_id, say, spoilable, step_of
+from tests.chaos.ground import LOOK_S, Folder, Ground, Hit, awake, new_id, say, spoilable, step_of
 from tests.chaos.plan import Event
 from tests.support.byhand import LAST, reset
 from tests.support.child import ChildFailed
@@ -219,12 +219,18 @@ def step_clock(ground: Ground, event: Event, world: World, name: str) -> Hit | N
 # -- Checkpoints ------------------------------------------------------------------------------------
 
 
+def checkpoint_of(ground: Ground, event: Event) -> tuple[Folder, Path] | None:
+    """The newest checkpoint that may be spoiled. None while the storage hangs or fails: we would with it."""
+    folder = ground.folders[event.job]
+    path = None if ground.is_busy(f"storage {event.job}") else next(spoilable(folder), None)
+    return None if path is None else (folder, path)
+
+
 async def halve_checkpoint(ground: Ground, event: Event) -> Hit | None:
     """The newest checkpoint loses its second half, as one that was never written to its end."""
-    folder = ground.folders[event.job]
-    path = next(spoilable(folder), None)
-    if path is None:
+    if (victim := checkpoint_of(ground, event)) is None:
         return None
+    folder, path = victim
     folder.note_spoiled(step_of(path))
     with suppress(FileNotFoundError), path.open("r+b") as file:
         file.truncate(path.stat().st_size // 2)
@@ -233,10 +239,9 @@ async def halve_checkpoint(ground: Ground, event: Event) -> Hit | None:
 
 async def change_checkpoint(ground: Ground, event: Event) -> Hit | None:
     """One byte of the newest checkpoint is another one: only the sum in it shows that."""
-    folder = ground.folders[event.job]
-    path = next(spoilable(folder), None)
-    if path is None:
+    if (victim := checkpoint_of(ground, event)) is None:
         return None
+    folder, path = victim
     folder.note_spoiled(step_of(path))
     with suppress(FileNotFoundError):
         text = path.read_text()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from tests.chaos.ground import Ground
+from tests.chaos.deeds import How, change_checkpoint, halve_checkpoint
+from tests.chaos.ground import Folder, Ground
+from tests.chaos.plan import Event
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,3 +63,23 @@ async def test_a_mistake_of_the_chaos_itself_is_raised() -> None:
     ground.in_background(fails(), "fails")
     with pytest.raises(ValueError, match="a mistake"):
         await ground.put_back(within_s=0.1)
+
+
+@pytest.mark.parametrize("spoil", [halve_checkpoint, change_checkpoint])
+async def test_no_checkpoint_is_spoiled_on_a_disk_that_hangs(tmp_path: Path, spoil: How) -> None:
+    """The course would wait with it, and what lets the disk go on is a part of the course."""
+    ground, folder, works = empty(), Folder(path=tmp_path), asyncio.Event()
+    ground.folders = {"first": folder}
+    folder.checkpoints.mkdir(parents=True)
+    for step in (10, 20):
+        (folder.checkpoints / f"step-{step}.json").write_text("0x1.8p+0")
+    event = Event(number=1, at_s=0.0, action="", job="first", share=0.0, lasts_s=1.0)
+
+    async def hangs() -> None:
+        await works.wait()
+
+    ground.in_background(hangs(), "storage first")
+    assert await spoil(ground, event) is None
+    works.set()
+    await ground.put_back()
+    assert await spoil(ground, event) is not None
