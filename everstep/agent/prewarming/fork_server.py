@@ -56,6 +56,7 @@ def serve() -> Callable[[], None]:
     control = _control()
     for name in OF_FORKS:
         importlib.import_module(name)
+    _set_title(["everstep-prewarm", *modules])  # in place of this text
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = script_folder
     why = _import_modules(modules)
@@ -233,13 +234,13 @@ def _bounds() -> list[int]:
     return [int(word) for word in (PROC / "stat").read_bytes().rpartition(b")")[2].split()[45:49]]
 
 
-def _set_title(command: list[str]) -> None:
-    """Let `ps` show the command. The kernel takes a last byte that is not zero as the mark of a title."""
+def _set_title(words: list[str]) -> None:
+    """Let `ps` show these words. The kernel takes a last byte that is not zero as the mark of a title."""
     import ctypes
 
     begin, end = _bounds()[:2]
     room = end - begin
-    text = " ".join(command).encode(errors="surrogateescape").replace(b"\0", b" ")[: room - 2]
+    text = " ".join(words).encode(errors="surrogateescape").replace(b"\0", b" ")[: room - 2]
     ctypes.memmove(begin, text.ljust(room - 1, b"\0") + b".", room)
 
 

@@ -17,7 +17,7 @@ import pytest
 from everstep.agent.prewarming.helper_spec import parse_python_command
 from everstep.protocol import rank_memory, wire
 from tests.agent.pod import Pod, exits, is_running, signal_to, until
-from tests.agent.prewarming.warm import Warm, is_prewarmed, is_stopped
+from tests.agent.prewarming.warm import MODULES, Warm, is_prewarmed, is_stopped
 
 # -- Like a plain start -----------------------------------------------------------------------------
 
@@ -234,11 +234,19 @@ def test_what_changed_on_the_disk_is_what_runs(warm: Warm) -> None:
     assert warm.log() == "newer\n"
 
 
+def shown_by_ps(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0 .").decode()
+
+
 @pytest.mark.long
 def test_a_fork_looks_like_its_command(warm: Warm) -> None:
     (rank,) = warm.forked()
-    command_line = Path(f"/proc/{rank}/cmdline").read_bytes().rstrip(b"\0")
-    assert command_line == " ".join(warm.command).encode()
+    assert shown_by_ps(rank) == " ".join(warm.command)
+
+
+def test_ps_shows_the_helper_with_its_modules_not_with_its_text(warm: Warm) -> None:
+    warm.start()
+    assert shown_by_ps(warm.ready()["pid"]) == f"everstep-prewarm {' '.join(MODULES)}"
 
 
 # -- Falling back -----------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -216,6 +218,13 @@ def test_a_restart_took_the_time_from_the_first_fact_until_all_ranks_were_starte
     stages = {"detect": 1.0, "stop": 0.5, "start": 2.0, "heal": None, "first_step": 9.0}
     assert record_rows.took_s({"stages_s": stages}) == 3.5
     assert record_rows.took_s({"stages_s": dict.fromkeys(stages)}) is None
+
+
+def test_the_page_says_what_each_stage_is() -> None:
+    page = Path(__file__).parents[3] / "docs" / "records.md"
+    _, _, rest = page.read_text().partition("| stage | from its begin to its end |")
+    rows = re.findall(r"^\| `(\w+)` \|", rest.partition("\n\n")[0], re.MULTILINE)
+    assert tuple(rows) == views.STAGES
 
 
 def test_a_story_has_long_times_without_an_exponent() -> None:

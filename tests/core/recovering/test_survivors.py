@@ -180,6 +180,15 @@ def test_the_record_names_the_ranks_that_kept_their_process() -> None:
     assert "  kept     the processes of ranks 0-1,3" in record_rows.story(record).splitlines()
 
 
+def test_the_story_calls_the_stages_of_ranks_that_stay_hold_and_rebuild() -> None:
+    job = of_four_ranks()
+    see(job, sighting(_C.CRASH))
+    job.succeeds(kept_ranks=(0, 1, 3), stages_s={"stop": 0.25, "place": 1.5, "start": 0.5})
+    (record,) = responses.restarts(job.chronicle)
+    assert "hold 0.25 s, place 1.5 s, rebuild 0.5 s" in record_rows.story(record)
+    assert record["stages_s"]["stop"] == 0.25
+
+
 @pytest.mark.parametrize(
     ("policy", "cls", "expected"),
     [
