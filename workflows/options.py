@@ -20,7 +20,10 @@ PINNED = VersioningBehavior.PINNED
 UPGRADED = ContinueAsNewVersioningBehavior.AUTO_UPGRADE
 
 TASK_TIMEOUT = timedelta(seconds=3)
-"""A worker killed in the middle of a workflow task costs this much; children and jobs alike."""
+"""A worker killed in the middle of a workflow task costs this much, for the server alone can end the task."""
+
+RECOVERY_TASK_TIMEOUT = timedelta(seconds=1)
+"""The same within a Recovery. Its history is short, and no local activity is a part of its tasks."""
 
 STICKY_TIMEOUT = timedelta(seconds=1)
 """What every workflow that a killed worker had cached waits before another one takes it over."""
@@ -144,7 +147,7 @@ STUCK_RETRY = timedelta(seconds=30)
 """Seconds until a job tries again after a local activity failed for good; a message wakes it earlier."""
 
 RECOVERY: dict[str, Any] = {
-    "task_timeout": TASK_TIMEOUT,
+    "task_timeout": RECOVERY_TASK_TIMEOUT,
     # Before all that starts or waits, on a server that orders tasks by it; the fairness key is its job's.
     "priority": Priority(priority_key=1),
     # Its step has to end before the job does anything else.

@@ -14,6 +14,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio import workflow
+from temporalio.api.enums.v1 import EventType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     PollWorkflowTaskQueueRequest,
@@ -22,6 +24,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from everstep.core import names
 from tests.support.devserver import DevServer
@@ -33,6 +36,13 @@ GROWN_S = 18.0
 """Less than the seventh try waits where the time grows on: the sixth is given 23 s, or a little less."""
 SLOW_S = 9.0
 """What a busy machine needs for one task; more than three times what the first try is given."""
+QUEUE = "nobody"
+LIFE_OF_A_TASK = (
+    EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
+)
+RECOVERY = "demo/main/recovery-1"
 
 
 async def next_try(client: Client, queue: str) -> PollWorkflowTaskQueueResponse:
@@ -48,15 +58,57 @@ async def next_try(client: Client, queue: str) -> PollWorkflowTaskQueueResponse:
             return polled
 
 
-@pytest.fixture
-async def job(server: DevServer, namespace: str) -> AsyncIterator[WorkflowHandle[Any, Any]]:
+@workflow.defn(name="StartsARecovery")
+class StartsARecovery:
+    """Starts one as a job does."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.execute_child_workflow(
+            names.RECOVERY, {}, id=RECOVERY, task_queue=QUEUE, **options.RECOVERY
+        )
+
+
+@pytest.fixture(
+    params=[options.TASK_TIMEOUT, options.RECOVERY_TASK_TIMEOUT], ids=["a job", "a Recovery"]
+)
+async def job(
+    server: DevServer, namespace: str, request: pytest.FixtureRequest
+) -> AsyncIterator[WorkflowHandle[Any, Any]]:
     """One that no worker of ours serves."""
     client = await server.connect(namespace)
     job = await client.start_workflow(
-        names.TRAINING_JOB, {}, id="demo", task_queue="nobody", task_timeout=options.TASK_TIMEOUT
+        names.TRAINING_JOB, {}, id="demo", task_queue=QUEUE, task_timeout=request.param
     )
     yield job
     await job.terminate()
+
+
+@pytest.mark.timeout(120)
+async def test_a_task_of_a_recovery_comes_back_sooner_than_one_of_a_job(
+    server: DevServer, namespace: str
+) -> None:
+    """The worker that took it is killed: it never answers."""
+    client = await server.connect(namespace)
+    async with Worker(
+        client,
+        task_queue="jobs",
+        workflows=[StartsARecovery],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    ):
+        job = await client.start_workflow("StartsARecovery", id="demo", task_queue="jobs")
+        for number in (1, 2):
+            assert (await next_try(client, QUEUE)).attempt == number
+        history = await client.get_workflow_handle(RECOVERY).fetch_history()
+        await job.terminate()
+    scheduled, started, timed_out = [
+        event for event in history.events if event.event_type in LIFE_OF_A_TASK
+    ][:3]
+    within = scheduled.workflow_task_scheduled_event_attributes.start_to_close_timeout
+    assert within.ToTimedelta() == options.RECOVERY_TASK_TIMEOUT < options.TASK_TIMEOUT
+    waited_ns = timed_out.event_time.ToNanoseconds() - started.event_time.ToNanoseconds()
+    assert options.RECOVERY_TASK_TIMEOUT.total_seconds() <= waited_ns / 1e9
+    assert timed_out.workflow_task_timed_out_event_attributes.started_event_id == started.event_id
 
 
 @pytest.mark.long
@@ -66,9 +118,9 @@ async def test_a_task_whose_workers_were_killed_comes_back_soon(
     client = await server.connect(namespace)
     async with asyncio.timeout(HUNG_S):
         for number in range(1, KILLS + 1):
-            assert (await next_try(client, "nobody")).attempt == number
+            assert (await next_try(client, QUEUE)).attempt == number
         began = time.monotonic()
-        assert (await next_try(client, "nobody")).attempt == KILLS + 1
+        assert (await next_try(client, QUEUE)).attempt == KILLS + 1
     assert time.monotonic() - began < GROWN_S
 
 
@@ -78,7 +130,7 @@ async def test_a_task_that_takes_long_on_a_busy_machine_is_answered_in_time(
 ) -> None:
     client = await server.connect(namespace)
     async with asyncio.timeout(HUNG_S):
-        while not await is_answered(client, await next_try(client, "nobody")):
+        while not await is_answered(client, await next_try(client, QUEUE)):
             pass
 
 
