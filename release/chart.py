@@ -27,7 +27,7 @@ CONFIG = {
     "type": "application",
     "version": __version__,
     "appVersion": __version__,
-    "kubeVersion": ">=1.29.0-0",
+    "kubeVersion": ">=1.30.0-0",
     "keywords": ["training", "fault tolerance", "temporal"],
 }
 """Chart.yaml."""
@@ -124,6 +124,10 @@ TEMPLATES: Sequence[Template] = (
     Template(
         "kubernetes/priority-class.yaml",
         (Replaced("everstep-worker-NAMESPACE", f"everstep-worker-{WORKERS}"),),
+    ),
+    Template(
+        "kubernetes/record-policy.yaml",
+        (Replaced("everstep-records-NAMESPACE", f"everstep-records-{WORKERS}", 3),),
     ),
     Template(
         "kubernetes/worker.yaml",

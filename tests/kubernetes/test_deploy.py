@@ -63,7 +63,7 @@ async def applied(
     try:
         yield
     finally:
-        await kubectl("delete", "-k", str(overlay), warns=True)  # two objects are cluster-wide
+        await kubectl("delete", "-k", str(overlay), warns=True)  # some objects are cluster-wide
 
 
 async def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, overlay: Path) -> None:
@@ -81,6 +81,8 @@ async def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, overlay: P
         "deployment",
         "poddisruptionbudget",
         "networkpolicy",
+        "validatingadmissionpolicy",
+        "validatingadmissionpolicybinding",
     }
 
 

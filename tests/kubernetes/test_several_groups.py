@@ -216,6 +216,7 @@ async def test_the_commands_of_the_page_bring_a_group_with_its_namespaces(
             "namespace/team-a",
             "namespace/team-a-jobs",
             "clusterrolebinding.rbac.authorization.k8s.io/everstep-watch-team-a",
+            "validatingadmissionpolicybinding.admissionregistration.k8s.io/everstep-records-team-a",
             "deployment.apps/everstep-worker",
         ):
             assert f"{name} created" in output.decode()
@@ -223,6 +224,9 @@ async def test_the_commands_of_the_page_bring_a_group_with_its_namespaces(
         [worker] = deployment["spec"]["template"]["spec"]["containers"]
         env_of_worker = {one["name"]: one.get("value") for one in worker["env"]}
         assert env_of_worker["EVERSTEP_KUBE_DEFAULT_NAMESPACE"] == "team-a-jobs"
+        bindings = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+        of_policy = await api.get(f"{bindings}/everstep-records-team-a")
+        assert of_policy["spec"]["policyName"] == "everstep-records-team-a"
         roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/team-a-jobs/rolebindings"
         binding = await api.get(f"{roles}/everstep-jobs")
         assert [subject["namespace"] for subject in binding["subjects"]] == ["team-a"]

@@ -119,6 +119,11 @@ class JobDocument:
         """A job that was placed has pods or a Secret, until `ensure_gone` is done with it."""
         return bool(self.removable) or self.record.placed is not None
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether pods of the job may run: by its label the API server keeps such a record."""
+        return bool(self.pods) or self.record.placed is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
@@ -373,9 +378,12 @@ class ConfigMapBooks(Books):
 
     async def _write(self, stored: Stored, document: JobDocument) -> Stored:
         job_id = document.record.id
+        labels = {**names.labels(self._identity, job_id), names.ROLE: "job"}
+        if document.is_in_use:
+            labels[names.IN_USE] = "true"
         metadata = {
             "name": names.record(job_id),
-            "labels": {**names.labels(self._identity, job_id), names.ROLE: "job"},
+            "labels": labels,
             "annotations": {names.JOB: job_id},
         }
         document, text = _written(document)

@@ -14,6 +14,7 @@ PHASE = f"{PREFIX}phase"
 BOOKS = f"{PREFIX}books"  # the identity of the books that the object belongs to
 KEEPS_OFF = f"{PREFIX}keeps-off"  # short forms of the hosts that the pod may not land on
 ROLE = f"{PREFIX}role"  # what the object is for
+IN_USE = f"{PREFIX}in-use"  # of a record whose job has pods, or may have
 RELEASER = "releaser"  # a role of pods
 COMPONENT = f"{PREFIX}component"  # of pods that are no job's
 WORKER = "worker"  # a component
