@@ -5,7 +5,8 @@ workflow that the worker had in its cache waits `options.STICKY_TIMEOUT` for it.
 machine can do better, for it can be sure that the process is dead: each worker holds a lock as long as it
 lives, and keeps a file for each activity that it carries out. A worker looks for folders whose lock is free
 as it begins, and then again and again. It returns the activities in them, to be tried again without delay,
-and sends their workflows to any worker.
+and sends their workflows to any worker. A step of a Recovery that the server gave to a worker just before it
+was killed has no file yet: its worker is known by the name that the server has of it.
 
 Where this fails, or a token is too old, nothing is lost: the server notices by itself, a little later.
 """
@@ -34,18 +35,26 @@ from temporalio import activity
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
-from temporalio.client import AsyncActivityCancelledError, Client
+from temporalio.client import (
+    AsyncActivityCancelledError,
+    AsyncActivityHandle,
+    Client,
+    WorkflowExecutionDescription,
+)
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from everstep import locks
+from everstep.core import names
 
 LOCK = "lock"
 KILLED = "WorkerKilled"
 """The type of the failure that ends the attempt of a killed worker."""
 AT_ONCE = timedelta(milliseconds=1)
 """The shortest delay that the server does not take for none given."""
+RECOVERIES = f"WorkflowType = '{names.RECOVERY}' AND ExecutionStatus = 'Running'"
+STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 CANCEL_REQUESTED = PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED
 AT_A_TIME = 20
 CALL_TIMEOUT = timedelta(seconds=2)
@@ -68,7 +77,7 @@ class TaskFiles(Interceptor):
     """Keeps a file for each activity that runs. It never fails one: a full disk costs the file alone."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._count = 0
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002  # the SDK's name
@@ -78,7 +87,7 @@ class TaskFiles(Interceptor):
     def file_of(self, task: Task) -> Iterator[None]:
         """Keep a file for the task as long as it runs."""
         self._count += 1
-        path = self._folder / f"{self._count}.json"
+        path = self.folder / f"{self._count}.json"
         token = base64.b64encode(task.token).decode()
         row = {"token": token, "workflow": task.workflow, "activity": task.activity}
         with contextlib.suppress(OSError):
@@ -106,6 +115,15 @@ class _WithFile(ActivityInboundInterceptor):
 def of_server(workers: Path, server: str) -> Path:
     """The folder for workers of one server: another one would refuse what they leave."""
     return workers / hashlib.sha256(server.encode()).hexdigest()[:16]
+
+
+def identity(of_client: str, folder: Path) -> str:
+    """The name that the server has of the worker with this folder; other processes had the same number."""
+    return f"{of_client}{_mark(folder)}"
+
+
+def _mark(folder: Path) -> str:
+    return f"#{folder.name[:12]}"
 
 
 @contextmanager
@@ -205,9 +223,38 @@ async def _emptied(client: Client, folder: Path) -> None:
     tasks = tasks_in(folder)
     by_workflow = groupby(sorted(tasks, key=_workflow_of), key=_workflow_of)
     await _each([_resumed(client, workflow, list(group)) for workflow, group in by_workflow])
+    await _each([_step_resumed(client, each, _mark(folder)) for each in await _recoveries(client)])
     shutil.rmtree(folder, ignore_errors=True)
     if tasks:
         LOG.info("a killed worker left %d activities: they are tried again", len(tasks))
+
+
+async def _recoveries(client: Client) -> list[str]:
+    """Those that run, by their IDs, as far as the server lists them yet."""
+    with contextlib.suppress(RPCError):
+        rows = client.list_workflows(RECOVERIES, rpc_timeout=CALL_TIMEOUT)
+        return [row.id async for row in rows]
+    return []
+
+
+async def _step_resumed(client: Client, recovery: str, mark: str) -> None:
+    """Return the step of a Recovery that the server gave to this dead worker.
+
+    If another worker is given the step meanwhile, it loses its attempt, as after a late heartbeat.
+    """
+    description = await _description(client, recovery)
+    if description is None:
+        return
+    for pending in description.raw_description.pending_activities:
+        if pending.state == STARTED and pending.last_worker_identity.endswith(mark):
+            await _freed(client, recovery)
+            await _ended(
+                client.get_async_activity_handle(
+                    workflow_id=recovery,
+                    run_id=description.run_id,
+                    activity_id=pending.activity_id,
+                )
+            )
 
 
 def _workflow_of(task: Task) -> str:
@@ -220,30 +267,34 @@ async def _resumed(client: Client, workflow: str, tasks: Sequence[Task]) -> None
     Those that were ordered to end are not tried again. To them the server itself gives what they reported
     last, as it notices the death of their worker.
     """
-    cancelled = await _cancelled_in(client, workflow)
+    description = await _description(client, workflow)
+    cancelled = set() if description is None else _cancelled_in(description)
     job = workflow.partition("/")[0]  # of a Recovery
     for waiting in dict.fromkeys((workflow, job)):
         await _freed(client, waiting)
     for task in tasks:
         if task.activity not in cancelled:
-            await _returned(client, task)
+            await _ended(client.get_async_activity_handle(task_token=task.token))
 
 
-async def _cancelled_in(client: Client, workflow: str) -> set[str]:
-    """The activities of a workflow that were ordered to end, by their IDs."""
+async def _description(client: Client, workflow: str) -> WorkflowExecutionDescription | None:
+    """What the server says of a workflow; None if it says nothing."""
     with contextlib.suppress(RPCError):
-        description = await client.get_workflow_handle(workflow).describe(rpc_timeout=CALL_TIMEOUT)
-        pending = description.raw_description.pending_activities
-        return {one.activity_id for one in pending if one.state == CANCEL_REQUESTED}
-    return set()
+        return await client.get_workflow_handle(workflow).describe(rpc_timeout=CALL_TIMEOUT)
+    return None
 
 
-async def _returned(client: Client, task: Task) -> None:
+def _cancelled_in(description: WorkflowExecutionDescription) -> set[str]:
+    """The activities of a workflow that were ordered to end, by their IDs."""
+    pending = description.raw_description.pending_activities
+    return {one.activity_id for one in pending if one.state == CANCEL_REQUESTED}
+
+
+async def _ended(attempt: AsyncActivityHandle) -> None:
     """End the attempt, so that the next one begins at once; the server may have ended it already."""
     killed = ApplicationError("its worker was killed", type=KILLED, next_retry_delay=AT_ONCE)
-    handle = client.get_async_activity_handle(task_token=task.token)
     with contextlib.suppress(RPCError, AsyncActivityCancelledError):
-        await handle.fail(killed, rpc_timeout=CALL_TIMEOUT)
+        await attempt.fail(killed, rpc_timeout=CALL_TIMEOUT)
 
 
 async def _freed(client: Client, workflow: str) -> None:

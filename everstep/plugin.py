@@ -159,6 +159,8 @@ class EverstepPlugin(SimplePlugin):
             config["deployment_config"] = self._deployment
         if queue != names.TASK_QUEUE and self.cluster is not None:
             config["max_concurrent_activities"] = self.cluster.concurrency
+            if (files := self.cluster.task_files) is not None and config.get("identity") is None:
+                config["identity"] = unfinished.identity(config["client"].identity, files.folder)
             return self._of_cluster.configure_worker(config)
         config["sticky_queue_schedule_to_start_timeout"] = options.STICKY_TIMEOUT
         if config.get("activity_executor") is None:  # local activities are plain functions

@@ -30,6 +30,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from activities import unfinished
 from everstep.client.connection import server_name
 from everstep.client.home import WORKERS
+from everstep.core import names
 from everstep.plugin import data_converter, opened
 from everstep.worker_settings import WorkerSettings
 from tests.support.devserver import DevServer
@@ -53,17 +54,28 @@ with unfinished.folder_of_worker(Path(workers)) as folder:
 """A worker that carries out one activity, until it is killed."""
 
 
+async def slow() -> None:
+    await workflow.execute_activity(
+        "slow",
+        task_queue=ACTIVITIES,
+        start_to_close_timeout=FOREVER,
+        retry_policy=RetryPolicy(initial_interval=FOREVER),
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    )
+
+
 @workflow.defn(name="OneActivity")
 class OneActivity:
     @workflow.run
     async def run(self) -> None:
-        await workflow.execute_activity(
-            "slow",
-            task_queue=ACTIVITIES,
-            start_to_close_timeout=FOREVER,
-            retry_policy=RetryPolicy(initial_interval=FOREVER),
-            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        )
+        await slow()
+
+
+@workflow.defn(name=names.RECOVERY)
+class OneStep:
+    @workflow.run
+    async def run(self) -> None:
+        await slow()
 
 
 @asynccontextmanager
@@ -108,7 +120,7 @@ async def client(server: DevServer, namespace: str) -> AsyncIterator[Client]:
     async with Worker(
         client,
         task_queue="workflows",
-        workflows=[OneActivity],
+        workflows=[OneActivity, OneStep],
         workflow_runner=UnsandboxedWorkflowRunner(),
     ):
         yield client
@@ -123,10 +135,10 @@ async def started(client: Client) -> tuple[WorkflowHandle[Any, Any], unfinished.
     return handle, task
 
 
-async def polled(client: Client) -> PollActivityTaskQueueResponse:
+async def polled(client: Client, identity: str = "test") -> PollActivityTaskQueueResponse:
     return await client.workflow_service.poll_activity_task_queue(
         PollActivityTaskQueueRequest(
-            namespace=client.namespace, task_queue=TaskQueue(name=ACTIVITIES), identity="test"
+            namespace=client.namespace, task_queue=TaskQueue(name=ACTIVITIES), identity=identity
         )
     )
 
@@ -250,6 +262,31 @@ async def test_a_worker_that_lives_returns_what_another_one_leaves_as_it_is_kill
             process.kill()
             again = await polled(client)
     assert (again.attempt, again.activity_id) == (2, task.activity)
+
+
+@pytest.mark.timeout(120)
+async def test_a_step_without_a_file_is_returned_by_the_identity_of_its_worker(
+    client: Client, tmp_path: Path
+) -> None:
+    """The worker was killed between the server's answer and the file. A step of another worker goes on."""
+    workers = tmp_path / "workers"
+    with worker(workers, unfinished.Task(b"token", "gone", "7")):
+        (folder,) = workers.iterdir()
+        identities = [unfinished.identity("7@host", folder), "8@host"]
+        steps = []
+        for identity in identities:
+            job = f"job-of-{identity}"
+            steps.append(
+                await client.start_workflow(names.RECOVERY, id=job, task_queue="workflows")
+            )
+            assert (await polled(client, identity)).workflow_execution.workflow_id == job
+        while (await client.count_workflows(unfinished.RECOVERIES)).count != len(steps):
+            await asyncio.sleep(0.01)
+    await unfinished.give_back(client, workers)
+    again = await polled(client)
+    assert (again.attempt, again.workflow_execution.workflow_id) == (2, steps[0].id)
+    (of_another,) = (await steps[1].describe()).raw_description.pending_activities
+    assert of_another.attempt == 1
 
 
 @pytest.mark.timeout(120)

@@ -17,8 +17,11 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerConfig
 
+from activities import unfinished
+from activities.unfinished import TaskFiles
 from everstep import aio
 from everstep.client.exit_codes import Failed
+from everstep.client.serving import pollers
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from everstep.plugin import WORKFLOWS, EverstepPlugin, opened, plugin_of
@@ -65,6 +68,20 @@ async def test_a_worker_gets_what_its_queue_is_for(client: Client) -> None:
     assert len(acting["activities"]) > len(thinking["activities"]) > 0
     of_team = config(client, "team")
     assert plugin.configure_worker({**of_team}) == of_team
+
+
+async def test_the_server_has_a_name_of_each_worker_that_keeps_files(
+    client: Client, tmp_path: Path
+) -> None:
+    """Its process is still found by it. One that a team gave its worker stays."""
+    files = TaskFiles(tmp_path)
+    plugin = plugin_of(client, cast("Any", object()), WorkerSettings(), task_files=files)
+    queue = names.cluster_queue("local")
+    identity = plugin.configure_worker(config(client, queue))["identity"]
+    assert identity == unfinished.identity(client.identity, tmp_path) != client.identity
+    assert pollers.pid_here(identity) == pollers.pid_here(client.identity) == os.getpid()
+    configured = cast("WorkerConfig", {**config(client, queue), "identity": "ada"})
+    assert plugin.configure_worker(configured)["identity"] == "ada"
 
 
 async def test_without_a_cluster_only_the_workflows_are_served(client: Client) -> None:

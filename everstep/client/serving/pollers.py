@@ -70,15 +70,18 @@ async def recent(there: Client, queue: Queue) -> list[Poller]:
     return [
         Poller(
             polled_s_ago=max(0.0, now - poller.last_access_time.ToNanoseconds() / 1e9),
-            pid=_pid_here(poller.identity),
+            pid=pid_here(poller.identity),
         )
         for poller in answer.pollers
     ]
 
 
-def _pid_here(identity: str) -> int | None:
-    """The process of a worker on this machine, by its identity: `pid@host` unless configured."""
-    pid, _, host = identity.partition("@")
+def pid_here(identity: str) -> int | None:
+    """The process of a worker on this machine, by its identity: `pid@host` unless configured.
+
+    That of a worker that carries out activities has more behind a `#`.
+    """
+    pid, _, host = identity.partition("#")[0].partition("@")
     return int(pid) if host == socket.gethostname() and pid.isdecimal() else None
 
 
