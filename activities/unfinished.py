@@ -238,16 +238,16 @@ async def _recoveries(client: Client) -> list[str]:
 
 
 async def _step_resumed(client: Client, recovery: str, mark: str) -> None:
-    """Return the step of a Recovery that the server gave to this dead worker.
+    """Return the step of a Recovery that the server gave to this dead worker, which may have cached it.
 
     If another worker is given the step meanwhile, it loses its attempt, as after a late heartbeat.
     """
+    await _freed(client, recovery)
     description = await _description(client, recovery)
     if description is None:
         return
     for pending in description.raw_description.pending_activities:
         if pending.state == STARTED and pending.last_worker_identity.endswith(mark):
-            await _freed(client, recovery)
             await _ended(
                 client.get_async_activity_handle(
                     workflow_id=recovery,
