@@ -15,7 +15,7 @@ from everstep.backends.kubernetes.avoided_nodes import (
     patch_of_held,
     rule_for,
 )
-from everstep.backends.kubernetes.room import may_take
+from everstep.backends.kubernetes.room import isolated_for, may_take
 from everstep.core.recovering.placement import Need, fits
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.conftest import OWN_NODES
@@ -194,3 +194,14 @@ async def test_only_nodes_that_could_take_a_pod_of_the_job_have_room_for_one(
         await until(is_full)
     await api.patch(f"/api/v1/nodes/{cordoned}", {"spec": {"unschedulable": False}})
     await job.gone()
+
+
+def test_of_isolated_nodes_a_wait_names_those_that_would_take_the_pod() -> None:
+    nodes = [
+        {**(one := node(zone=zone)), "metadata": {**one["metadata"], "name": name}}
+        for name, zone in (("n2", "a"), ("n1", "a"), ("other-zone", "b"), ("in-use", "a"))
+    ]
+    isolated = ("n1", "n2", "other-zone", "was-removed")
+    waiting = pod(nodeSelector={"zone": "a"})
+    assert isolated_for(waiting, nodes, isolated) == ("n1", "n2")
+    assert isolated_for(waiting, nodes, ()) == ()

@@ -34,7 +34,10 @@ async def test_pods_that_wait_take_a_node_as_soon_as_it_is_released(
         await lab.backend.ensure_isolated(node, reason="broken")
     job = KubernetesRun(lab, id="released", env=NEVER_ENDS)
     await job.new_generation("launch")
-    assert not (await waiting(job, api, namespace)).placed
+    refused = await waiting(job, api, namespace)
+    assert not refused.placed
+    hint = f"; {isolated[0]}, {isolated[1]} are isolated: everstep release {isolated[0]}"
+    assert str(refused.waiting_for).endswith(hint)
     await lab.backend.ensure_released(isolated[0])
     state = await job.place()
     assert {pod.node for pod in state.pods.values()} == {isolated[0], f"{namespace}-2"}

@@ -5,7 +5,7 @@ The scheduler looks at more: what else runs on the node, for one. A node that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from everstep.backends.kubernetes import names
@@ -31,6 +31,12 @@ def may_take(node: Json, pod: Json) -> bool:
         return False
     terms = _terms(pod)
     return terms is None or any(_fits(term, node) for term in terms)
+
+
+def isolated_for(pod: Json, nodes: Iterable[Json], isolated: Collection[str]) -> tuple[str, ...]:
+    """Those of the isolated nodes that are there and could take the pod once they are released."""
+    could = (node for node in nodes if node["metadata"]["name"] in isolated and may_take(node, pod))
+    return tuple(sorted(node["metadata"]["name"] for node in could))
 
 
 def _labels(node: Json) -> Mapping[str, str]:

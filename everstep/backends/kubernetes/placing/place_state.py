@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from everstep.backends.agents.client.watch import Agents
 from everstep.backends.kubernetes import gangs
+from everstep.backends.kubernetes.api import Json
 from everstep.backends.kubernetes.books import PodEntry
 from everstep.backends.kubernetes.pod_facts import held_by, wait_of
+from everstep.backends.kubernetes.room import isolated_for
 from everstep.backends.kubernetes.watch import ClusterWatch
+from everstep.core.recovering.placement import isolation_hint
 from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import PlaceState, PodRef
 
@@ -59,6 +63,23 @@ def place_state(
         start_failures=0 if worst is None else worst.start_failures,
         failure="" if worst is None else failure_of(worst),
     )
+
+
+_NO_NODE = frozenset({WaitKind.UNSCHEDULED, WaitKind.FITS, WaitKind.GROUP})
+
+
+def with_isolated(
+    state: PlaceState, pods: Iterable[Json], nodes: Iterable[Json], isolated: Collection[str]
+) -> PlaceState:
+    """The state, with the isolated nodes in its wait where the scheduler finds no node for one of the pods.
+
+    In the scheduler's words they are nodes that do not match.
+    """
+    if not isolated or state.wait is None or state.wait.kind not in _NO_NODE:
+        return state
+    pod = next((one for one in pods if not one["spec"].get("nodeName")), None)
+    hint = "" if pod is None else isolation_hint(isolated_for(pod, nodes, isolated))
+    return replace(state, wait=replace(state.wait, hints=(hint,))) if hint else state
 
 
 def failure_of(entry: PodEntry) -> str:

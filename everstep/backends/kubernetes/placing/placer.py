@@ -9,7 +9,7 @@ Any worker may repeat any of it, as the record has everything.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -48,7 +48,7 @@ from everstep.backends.kubernetes.placing.entries import (
     want_standbys,
     wanted_entries,
 )
-from everstep.backends.kubernetes.placing.place_state import place_state
+from everstep.backends.kubernetes.placing.place_state import place_state, with_isolated
 from everstep.backends.kubernetes.placing.queues import JobQueues
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler, PodsBeforeRecord
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
@@ -130,6 +130,7 @@ class PodPlacer:
         stuck_until = await self._withdraw_if_stuck(order, stored, now=now)
         state = self._state(order.slots, wanted_entries(stored), problem or queue_problem)
         state = replace(state, stood_up_s=_spares_taken(order, stored))
+        state = with_isolated(state, self._pods_of(stored), self.watch.all_nodes(), isolated)
         if not state.placed and self._is_tried_as_one(order, stored):
             state = replace(state, places=None)  # all or none: how many would fit is unknown
         again = [] if stuck_until is None else [stuck_until]
@@ -305,6 +306,11 @@ class PodPlacer:
         self, slots: Sequence[int], entries: Mapping[int, PodEntry], refusal: WaitCause | None
     ) -> PlaceState:
         return place_state(slots, entries, watch=self.watch, agents=self.agents, refusal=refusal)
+
+    def _pods_of(self, stored: Stored) -> Iterator[Json]:
+        """The pods of the slots that are there."""
+        pods = (self.watch.pod(entry.uid) for entry in wanted_entries(stored).values())
+        return (pod for pod in pods if pod is not None)
 
     def _claims(self, order: PlaceOrder, pod: Json) -> list[FolderClaim]:
         spec, namespace = pod["spec"], self.namespace
