@@ -241,9 +241,15 @@ class Handlers:
     def writable(self, _query: Fields, body: Fields) -> Any:
         question: wire.WritableQuestion = commands.read(body, wire.WritableQuestion)
         path = question["path"]
-        look = partial(space.write_fault, Path(path))
+        needs = self.agent.loop.call(self._saved_bytes)
+        look = partial(space.why_unwritable, Path(path), needs=needs)
         fault = reading.read(path, look, within_s=wire.STORAGE_S)
         return {"problem": "" if fault is None else fault.text}
+
+    def _saved_bytes(self) -> int:
+        """The size of the last checkpoint of the newest run; 0: it is unknown."""
+        run = self.agent.run
+        return 0 if run is None or run.checkpoint is None else run.checkpoint["bytes"]
 
     def set_aside(self, _query: Fields, body: Fields) -> Any:
         command: wire.SetAsideCommand = commands.read(body, wire.SetAsideCommand)

@@ -132,6 +132,14 @@ def is_late(fact: Fact, *, generation: int) -> bool:
     return is_of_processes and 0 < fact.generation < generation
 
 
+def is_fenced_since(fact: Fact, *, generation: int) -> bool:
+    """Whether a run that was replaced reported it of the storage, where this generation has put its fence.
+
+    Each agent of a job reports the folder that they share, and some do so once the first report is answered.
+    """
+    return fact.family == "storage" and 0 < fact.generation < generation
+
+
 def bounded(facts: Iterable[Fact]) -> tuple[Fact, ...]:
     """The facts as they are carried on, in a few words each: together they fit into what an activity
     may answer, however long the last words of a script are, and however many scripts end at once.

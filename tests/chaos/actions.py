@@ -58,8 +58,7 @@ ANYWHERE: Mapping[str, Action[Ground]] = {
     "change a checkpoint": Action(how=deeds.change_checkpoint, costs={"crash": 3, "checkpoint": 1}),
     # Workers, server, and what lies between.
     "kill a worker": Action(how=deeds.kill_worker),
-    # The version before answers a storage once for each slot that reports it.
-    "roll back and out": Action(how=deeds.roll_back, costs={"storage": 1}),
+    "roll back and out": Action(how=deeds.roll_back),
     "stop a worker": Action(how=deeds.weaken_worker(stopped)),
     "no descriptors": Action(how=deeds.weaken_worker(without_descriptors)),
     "a worker's full disk": Action(how=deeds.weaken_worker(without_room)),

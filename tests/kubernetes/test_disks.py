@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from everstep.protocol import wire
+from tests.agent.pod import Pod
 from tests.testbed.disk import Disk, mounted
 
 WRITE = 'echo begun; read line; echo x >"$1/$line"; echo $?; read line; echo x >"$1/$line"; echo $?'
@@ -40,3 +42,16 @@ def test_a_namespace_that_begins_while_a_disk_fails_can_write_once_it_is_sound(
         assert process.stdout.readline() != "0\n"
     ends, _ = process.communicate("b\n")
     assert ends == "0\n"
+
+
+def test_an_agent_names_a_disk_as_full_until_it_has_room_for_a_checkpoint(
+    disk: Disk, pyz: Path, tmp_path: Path
+) -> None:
+    agent = Pod(pyz, tmp_path / "pod", "demo-0-1").start()
+    try:
+        with disk.full():
+            problem = agent.ask("POST", wire.WRITABLE, {"path": str(disk.folder)})["problem"]
+            assert problem == f"{disk.folder} is full, 0 bytes are free"
+        assert agent.ask("POST", wire.WRITABLE, {"path": str(disk.folder)}) == {"problem": ""}
+    finally:
+        agent.end()

@@ -38,7 +38,8 @@ LEAST_ROOM = 1024 * 1024
 def storage_fault(path: Path, *, was_there: bool, needs: int, output: str) -> StorageFault | None:
     """Return the fault of the storage at this path, if it has one. Raises OSError.
 
-    `needs` is the size of the last checkpoint, `output` the last lines of a process that ended.
+    `needs` is the size of the last checkpoint, 0 if that is unknown. `output` is what a process printed last
+    that ended.
     """
     try:
         fault = fault_of(path, os.statvfs(path), needs=needs, output=output)
@@ -70,6 +71,12 @@ def write_fault(path: Path) -> StorageFault | None:
     return None
 
 
+def why_unwritable(path: Path, *, needs: int) -> StorageFault | None:
+    """What keeps a checkpoint from being written there; `needs` as in `storage_fault`. Raises OSError."""
+    folder = nearest(path)
+    return write_fault(path) or fault_of(folder, os.statvfs(folder), needs=needs, output="")
+
+
 def fault_of(
     path: Path, filesystem: os.statvfs_result, *, needs: int, output: str
 ) -> StorageFault | None:
@@ -78,6 +85,8 @@ def fault_of(
         return StorageFault("storage.read_only", f"{path} can only be read")
     if filesystem.f_files and not filesystem.f_favail:
         return StorageFault(FULL_DISK, f"{path} takes no more files")
+    if not filesystem.f_blocks:
+        return None  # one that counts no room, as some of object stores do
     free = filesystem.f_bavail * filesystem.f_frsize
     reported = any(words in output for words in FULL)
     # If the process reported no full disk, only very little room explains its end.

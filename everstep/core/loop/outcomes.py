@@ -13,9 +13,8 @@ from dataclasses import replace
 from everstep.core import names
 from everstep.core.deciding import budgets
 from everstep.core.deciding.decision import Counts, Decision, Outcome, Plan, Waited
-from everstep.core.deciding.playbook import row_for
-from everstep.core.facts import SCALE_OUT, STANDBY_NONE, Fact
-from everstep.core.levels import FaultClass, Step
+from everstep.core.facts import SCALE_OUT, STANDBY_NONE, Fact, is_fenced_since
+from everstep.core.levels import Step
 from everstep.core.loop.bookkeeping import apply_facts
 from everstep.core.loop.job_events import (
     BillReturned,
@@ -53,18 +52,13 @@ def carried_out(plan: Plan, outcome: Outcome, step: Step) -> bool:
 
 
 def mended(plan: Plan, outcome: Outcome, facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    """Those of ended ranks about a storage that the plan has since written to: nothing is left to answer.
+    """Those about a storage that the plan has since written to: nothing is left to answer.
 
-    Each agent of a job reports the folder that they share, and some do so once the first report is answered,
-    by a wait for the storage or by a restart for another reason: `resume` puts a fence into each folder.
+    It waited for the storage, or was a restart for another reason: `resume` puts a fence into each folder.
     """
     if not carried_out(plan, outcome, Step.RESUME):
         return ()
-    return tuple(
-        fact
-        for fact in facts
-        if 0 < fact.generation < outcome.generation and row_for(fact).cls is FaultClass.STORAGE
-    )
+    return tuple(fact for fact in facts if is_fenced_since(fact, generation=outcome.generation))
 
 
 def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:

@@ -15,6 +15,7 @@ from everstep.core.facts import (
     PROCESS_FAMILIES,
     Fact,
     distinct,
+    is_fenced_since,
     is_late,
 )
 from everstep.core.seeing import suspension
@@ -118,7 +119,10 @@ def newest_step(watch: Watch, pods: Pods) -> int | None:
 
 
 def _is_old_news(order: WatchOrder, fact: Fact) -> bool:
-    return fact.id in order.seen_ids or is_late(fact, generation=order.generation)
+    is_of_earlier_run = is_late(fact, generation=order.generation) or is_fenced_since(
+        fact, generation=order.generation
+    )
+    return fact.id in order.seen_ids or is_of_earlier_run
 
 
 def of_active_slots(order: WatchOrder, observation: Observation) -> Observation:

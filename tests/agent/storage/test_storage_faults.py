@@ -99,6 +99,12 @@ def test_little_room_explains_no_end_where_checkpoints_are_small(
     assert (None if fault is None else fault.kind) == kind
 
 
+def test_a_file_system_that_counts_no_blocks_is_never_full(tmp_path: Path) -> None:
+    """As one of an object store may be: an end there has another cause, and no wait would end."""
+    filesystem = os.statvfs_result((4096, 0, 0, 0, 0, 0, 0, 0, 0, 255))
+    assert space.fault_of(tmp_path, filesystem, needs=10 * MB, output=DISK_FULL_ERROR) is None
+
+
 @contextmanager
 def of_another_user() -> Iterator[None]:
     """Inside, `os.access` answers as for a user without rights: root may write everywhere."""
