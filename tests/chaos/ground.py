@@ -20,7 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -217,6 +222,10 @@ class Ground(ABC):
                 if self.is_over.is_set() and error.status is RPCStatusCode.NOT_FOUND:
                     return None
                 await asyncio.sleep(LOOK_S)
+            except WorkflowUpdateRPCTimeoutOrCancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():  # the SDK makes the same of both
+                    raise
 
     async def start_again(self, job: str) -> None:
         await self.client.start_workflow(

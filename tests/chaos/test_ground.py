@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 from tests.chaos.deeds import How, change_checkpoint, halve_checkpoint
 from tests.chaos.ground import Folder, Ground
@@ -63,6 +64,28 @@ async def test_a_mistake_of_the_chaos_itself_is_raised() -> None:
     ground.in_background(fails(), "fails")
     with pytest.raises(ValueError, match="a mistake"):
         await ground.put_back(within_s=0.1)
+
+
+@dataclass(slots=True)
+class SlowHandle:
+    """A job whose update is answered at the second call; the server gives up the first one."""
+
+    calls: int = 0
+
+    async def execute_update(self, *_args: object, **_options: object) -> str:
+        self.calls += 1
+        if self.calls == 1:
+            raise WorkflowUpdateRPCTimeoutOrCancelledError
+        return "answer"
+
+
+async def test_a_command_that_the_server_gives_up_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handle = SlowHandle()
+    monkeypatch.setattr(Empty, "handle", lambda _ground, _job: handle)
+    assert await empty().command("first", "stop", {}, id="1") == "answer"
+    assert handle.calls == 2
 
 
 @pytest.mark.parametrize("spoil", [halve_checkpoint, change_checkpoint])
