@@ -19,6 +19,13 @@ def test_every_page_is_in_the_index() -> None:
     assert linked == {page.name for page in FOLDER.iterdir()}
 
 
+def test_each_decision_has_a_number_of_its_own() -> None:
+    names = sorted(page.name for page in (ROOT / "docs" / "decisions").iterdir())
+    heads = [(ROOT / "docs" / "decisions" / name).read_text().split(".")[0] for name in names]
+    assert heads == [f"# {int(name[:4])}" for name in names]
+    assert len({name[:4] for name in names}) == len(names)
+
+
 def test_no_item_of_a_list_is_a_paragraph() -> None:
     """Two lines say what to do, or what happens; four are the most where a list of names belongs to it."""
     long = [
