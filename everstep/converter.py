@@ -78,12 +78,14 @@ def _without_new_parts(payload: Payload, error: ValidationError) -> bytes | None
 
     None if it has no such parts. Pydantic leaves out unknown fields of a dataclass, not those of a tuple.
     """
-    value = from_json(payload.data)
-    too_long = [
-        each for each in error.errors() if each.get("ctx", {}).get("field_type") == "NamedTuple"
+    new = [
+        each
+        for each in error.errors(include_url=False, include_input=False)
+        if each.get("ctx", {}).get("field_type") == "NamedTuple"
     ]
-    parts = [(_at(value, each["loc"]), each["ctx"]["max_length"]) for each in too_long]
-    lists = [(part, length) for part, length in parts if isinstance(part, list)]
+    value = from_json(payload.data) if new else None  # else it may be no JSON
+    parts = [(_at(value, each["loc"]), each["ctx"]["max_length"]) for each in new]
+    lists = [(part, n) for part, n in parts if isinstance(part, list) and len(part) > n]
     for part, length in lists:
         del part[length:]
     return to_json(value) if lists else None

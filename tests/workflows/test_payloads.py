@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 from everstep.backends.agents.client import agent_views
 from everstep.chronicle import fleet_totals, views
 from everstep.chronicle.chronicle import JobTotals
-from everstep.converter import DATA_CONVERTER
+from everstep.converter import DATA_CONVERTER, Unreadable
 from everstep.core.bounds import NUMBER_MOST, TEXT_MOST
 from everstep.core.deciding.decision import RollbackCount, RunEnd, StepResult
 from everstep.core.errors import CommandRejected
@@ -172,6 +172,13 @@ def test_parts_that_a_newer_version_adds_to_a_tuple_are_left_out() -> None:
         tuple_.append({"new": True})
     newer = Payload(metadata={"encoding": b"json/plain"}, data=json.dumps(raw).encode())
     assert PAYLOADS.from_payloads([newer], [JobState]) == [job.state]
+
+
+@pytest.mark.parametrize("text", [b'{"reason": ', b"[" * 10_000, b"\xff", b""])
+def test_what_cannot_be_read_never_raises_where_no_type_is_asked_for(text: bytes) -> None:
+    payload = Payload(metadata={"encoding": b"json/plain"}, data=text)
+    (value,) = PAYLOADS.from_payloads([payload], [Any])
+    assert isinstance(value, Unreadable)
 
 
 def test_a_tuple_of_another_form_is_refused() -> None:
